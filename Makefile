@@ -1,0 +1,50 @@
+# `make demo` and `make test` need Python 3.11 or newer and nothing else: each makes .venv first, or uses the one there is.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-fast lint fmt bench docs clean environment
+
+PYTHON := .venv/bin/python
+CODE := $(wildcard core plugins adapters recipes tests benchmarks)
+ROOMS := build/rooms
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+environment:
+	@sh bootstrap.sh
+
+demo: environment ## plan a small GPT for 4 processes, train it, and compare with one device
+	@$(PYTHON) -m partita.recipes.gpt3.demo
+
+test: lint ## everything that must hold: lint and all tests
+	@$(PYTHON) -m pytest tests
+
+test-fast: environment ## the tests that take under a minute together
+	@$(PYTHON) -m pytest tests -m "not slow"
+
+# core/ installs as `partita` and plugins/ as `partita.plugins`; tools that read files and do not import see that only
+# in a tree laid out like the installed package. It is made of links, so what they report is the files themselves.
+lint: environment ## ruff, the rules about imports, and mypy on core
+	@$(PYTHON) -m ruff check $(CODE)
+	@$(PYTHON) -m ruff format --check $(CODE)
+	@rm -rf $(ROOMS) && mkdir -p $(ROOMS)/partita
+	@ln -s $(addprefix ../../../,$(wildcard core/* plugins adapters recipes)) $(ROOMS)/partita/
+	@PYTHONPATH=$(ROOMS) .venv/bin/lint-imports --no-cache
+	@MYPYPATH=$(ROOMS) $(PYTHON) -m mypy $(ROOMS)/partita | sed 's#^$(ROOMS)/partita/#core/#'
+
+fmt: environment ## format, and mend what ruff can mend
+	@$(PYTHON) -m ruff check --fix --exit-zero $(CODE)
+	@$(PYTHON) -m ruff format $(CODE)
+
+bench: environment ## run each file of benchmarks/
+	@shopt -s nullglob; for file in benchmarks/*.py; do echo "== $$file"; $(PYTHON) "$$file"; done
+
+docs: environment ## the documentation, in site/
+	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict --quiet
+	@echo "documentation: site/index.html"
+
+clean: ## remove what was made, except .venv
+	@rm -rf build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@find core plugins adapters recipes tests benchmarks -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,88 @@
+"""The machine: nodes of equal devices, two tiers of links, and the figures that costs are computed from.
+
+Nodes may hold different numbers of devices. A device's id is its global rank: node after node, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from partita.errors import ClusterError
+
+
+@dataclass(frozen=True)
+class Device:
+    """One accelerator. ``peak_flops`` by dtype; efficiencies are fractions of the peak that real ops reach.
+
+    ``matmul_efficiency`` is a curve: pairs (GFLOP of the op at least, fraction), largest first. ``op_seconds`` is the
+    least time between two ops (the host issues them). ``framework_bytes`` is taken before any tensor exists.
+    """
+
+    name: str
+    memory_bytes: int
+    peak_flops: Mapping[str, float]
+    memory_bytes_per_second: float
+    matmul_efficiency: tuple[tuple[float, float], ...] = ((0.0, 1.0),)
+    attention_efficiency: float = 1.0
+    memory_efficiency: float = 1.0
+    op_seconds: float = 0.0
+    framework_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Link:
+    """One tier of links: what one device sends in each direction, the fraction of it that is reached, the latency."""
+
+    bytes_per_second: float
+    latency_seconds: float = 0.0
+    efficiency: float = 1.0
+
+    @property
+    def reached_bytes_per_second(self) -> float:
+        return self.bytes_per_second * self.efficiency
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Nodes (their device counts), the device that all of them hold, the link inside a node and the one between."""
+
+    name: str
+    nodes: tuple[int, ...]
+    device: Device
+    intra_node: Link
+    inter_node: Link
+
+    def __post_init__(self) -> None:
+        if not self.nodes or any(count < 1 for count in self.nodes):
+            raise ClusterError(
+                f'cluster "{self.name}" has nodes of {list(self.nodes)} devices; every node needs at least 1 device'
+            )
+
+    @property
+    def devices(self) -> int:
+        return sum(self.nodes)
+
+    @cached_property
+    def node_of(self) -> tuple[int, ...]:
+        """The node of each device."""
+        return tuple(node for node, count in enumerate(self.nodes) for _ in range(count))
+
+    @cached_property
+    def local_ranks(self) -> tuple[int, ...]:
+        """The rank of each device inside its own node (not the rank modulo anything: nodes may differ)."""
+        return tuple(local for count in self.nodes for local in range(count))
+
+    def link(self, crosses_nodes: bool) -> Link:
+        """The slowest tier of a group."""
+        return self.inter_node if crosses_nodes else self.intra_node
+
+    def resized(self, devices: int) -> Cluster:
+        """The same kind of cluster with that many devices: one node grows, several nodes stay as large as the largest."""
+        if len(self.nodes) == 1:
+            nodes: tuple[int, ...] = (devices,)
+        else:
+            full, rest = divmod(devices, max(self.nodes))
+            nodes = (max(self.nodes),) * full + ((rest,) if rest else ())
+        return Cluster(self.name, nodes, self.device, self.intra_node, self.inter_node)

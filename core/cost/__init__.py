@@ -1,0 +1,11 @@
+"""Time and memory of blocks under a strategy: FLOPs, saved tensors, collectives, state. Formulas, no measurements yet."""
+
+from partita.cost.block import BlockCost, block_costs
+from partita.cost.collective import all_gather_seconds, all_reduce_seconds, point_to_point_seconds, reduce_scatter_seconds
+from partita.cost.flops import block_flops, op_flops
+from partita.cost.state import StateBytes, state_bytes
+
+__all__ = [
+    "BlockCost", "StateBytes", "all_gather_seconds", "all_reduce_seconds", "block_costs", "block_flops", "op_flops",
+    "point_to_point_seconds", "reduce_scatter_seconds", "state_bytes",
+]  # fmt: skip

@@ -1,0 +1,14 @@
+"""Kinds of ops by what they cost: those that move nothing, those that multiply matrices, attention.
+
+A kind that stands in none of these sets moves its inputs and outputs through memory once.
+"""
+
+from __future__ import annotations
+
+# The output is another view of the input's memory (or of a part of it).
+VIEWS = frozenset({
+    "alias", "detach", "expand", "getitem", "permute", "reshape", "select", "slice", "split", "split_with_sizes",
+    "squeeze", "t", "transpose", "unbind", "unsqueeze", "unflatten", "flatten", "view", "chunk",
+})  # fmt: skip
+ATTENTION = frozenset({"attention", "scaled_dot_product_attention"})
+MATMULS = frozenset({"linear", "addmm", "baddbmm", "matmul", "mm", "bmm", "conv2d"})

@@ -1,0 +1,86 @@
+"""What automatic differentiation keeps of the forward pass, by kind of op.
+
+Each tensor counts once, however many ops keep it; a view counts as the memory that it shows. A kind that is not in
+the table keeps all it touches and is reported, so that an estimate errs on the safe side and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from partita.cost.kinds import VIEWS
+from partita.graph.model import Graph, Op
+
+KEEPS_NOTHING = VIEWS | {
+    "add", "sub", "neg", "scale", "to", "_to_copy", "cat", "clone", "contiguous", "roll", "pad", "constant_pad_nd",
+    "mean", "sum", "rotary", "lift_fresh_copy", "arange", "full", "full_like", "zeros", "ones", "zeros_like",
+    "ones_like", "where", "masked_fill", "stack", "repeat", "cumsum", "triu", "tril", "copy", "copy_", "slice_scatter",
+}  # fmt: skip
+KEEPS_INPUTS = frozenset({
+    "linear", "addmm", "baddbmm", "matmul", "mm", "bmm", "conv2d", "mul", "div", "pow", "gelu", "silu", "embedding",
+    "index", "gather", "index_select", "layer_norm", "rms_norm", "native_layer_norm", "abs", "log", "cos", "sin",
+    "maximum", "minimum",
+})  # fmt: skip
+KEEPS_OUTPUT = frozenset({"softmax", "_softmax", "log_softmax", "relu", "tanh", "sigmoid", "exp", "sqrt", "rsqrt"})
+
+
+@dataclass(frozen=True)
+class Saved:
+    """Names of the kept activations (roots of views), and bytes that have no tensor of their own: masks, statistics."""
+
+    tensors: frozenset[str]
+    extra_bytes: Mapping[str, float]
+    unknown: frozenset[str]
+
+
+def saved_tensors(graph: Graph, ops: tuple[Op, ...], split: Callable[[str], float]) -> Saved:
+    """What these ops keep; ``split(name)`` is the part of a tensor that one device has (1/tp or 1).
+
+    Extra bytes are listed by op: a dropout's mask (1 byte an element), a norm's statistics and attention's
+    log-sum-exp (4 bytes a row), the float32 log-probabilities of a cross entropy.
+    """
+    root: dict[str, str] = {}
+    tensors: set[str] = set()
+    extra: dict[str, float] = {}
+    unknown: set[str] = set()
+    for op in ops:
+        if op.kind in VIEWS and op.inputs:
+            source = op.inputs[0]
+            root.update(dict.fromkeys(op.outputs, root.get(source, source)))
+        if not any(graph.tensor[name].gradient for name in op.outputs):
+            continue
+        kept, extra_bytes, known = _kept(graph, op, split)
+        tensors.update(root.get(name, name) for name in kept if graph.tensor[name].role in ("value", "input"))
+        if extra_bytes:
+            extra[op.name] = extra_bytes
+        if not known:
+            unknown.add(op.kind)
+    return Saved(frozenset(tensors), extra, frozenset(unknown))
+
+
+def _kept(graph: Graph, op: Op, split: Callable[[str], float]) -> tuple[tuple[str, ...], float, bool]:
+    """Names of tensors, bytes beside them, and whether the kind is known."""
+    elements = graph.tensor[op.outputs[0]].elements * split(op.outputs[0])
+    if op.kind in KEEPS_NOTHING:
+        return (), 0.0, True
+    if op.kind in ("layer_norm", "native_layer_norm", "rms_norm"):
+        return op.inputs[:1], 8.0 * elements / max(1, graph.tensor[op.inputs[0]].shape[-1]), True
+    if op.kind == "attention":
+        rows = graph.tensor[op.outputs[0]].elements / max(1, graph.tensor[op.outputs[0]].shape[-1])
+        return (*op.inputs, *op.outputs), 4.0 * rows * op.attributes["heads"] * split(op.outputs[0]), True
+    if op.kind == "scaled_dot_product_attention":
+        rows = elements / max(1, graph.tensor[op.outputs[0]].shape[-1])
+        return (*op.inputs, *op.outputs), 4.0 * rows, True
+    if op.kind == "dropout":
+        return (), elements, True
+    if op.kind == "cross_entropy":
+        logits = op.inputs[0]
+        return op.inputs[1:], 4.0 * graph.tensor[logits].elements * split(logits), True
+    if op.kind in ("mul", "div") and len(op.inputs) == 1:
+        return (), 0.0, True  # by a constant
+    if op.kind in KEEPS_OUTPUT:
+        return op.outputs, 0.0, True
+    if op.kind in KEEPS_INPUTS:
+        return op.inputs, 0.0, True
+    return (*op.inputs, *op.outputs), 0.0, False

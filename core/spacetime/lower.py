@@ -1,0 +1,52 @@
+"""Plan to Program: transform, schedule, preserve, in this order and never back (SuperScaler, section 3)."""
+
+from __future__ import annotations
+
+from partita.errors import PlanError
+from partita.graph import Graph
+from partita.plan import Plan
+from partita.spacetime.preserve import preserve, shared_parameters
+from partita.spacetime.program import Program
+from partita.spacetime.schedule import assign, order
+from partita.spacetime.transform import StageCode, transform
+
+
+def lower(graph: Graph, plan: Plan) -> Program:
+    """The program of a plan.
+
+    ``graph`` must be captured with as many samples as one data-parallel copy takes in one turn (stage.samples ÷ dp).
+    PlanError when the plan isn't this graph's: other blocks, other samples, stages of unlike shapes.
+    """
+    planned = [block for stage in plan.stages for block in stage.blocks]
+    blocks = [block.name for block in graph.blocks]
+    if planned != blocks:
+        odd = [name for name in planned if name not in blocks] or [name for name in blocks if name not in planned]
+        raise PlanError(
+            f'the plan has {len(planned)} blocks, graph "{graph.name}" has {len(blocks)}; '
+            + (f"not in both: {', '.join(odd)}" if odd else "their order differs or one occurs twice")
+        )
+    shapes = {(stage.dp, stage.tp, stage.samples, stage.micro_batches) for stage in plan.stages}
+    if len(shapes) > 1:
+        raise PlanError(f"stages of different dp, tp or micro-batch can't be lowered yet: {sorted(shapes)}")
+    ((dp, tp, samples, micro_batches),) = shapes
+    if samples != graph.samples * dp:
+        raise PlanError(
+            f'graph "{graph.name}" was captured with {graph.samples} samples, the plan needs {samples // dp} '
+            f"({samples} a turn ÷ dp {dp})"
+        )
+    pieces = transform(
+        graph,
+        [StageCode(tuple(s.blocks), s.tp, tuple(k.recompute == "full" for k in s.strategies)) for s in plan.stages],
+    )
+    devices_of = tuple(tuple(stage.devices) for stage in plan.stages)
+    places = assign(devices_of, [s.dp for s in plan.stages], [s.tp for s in plan.stages])
+    turns = order(plan.order.generator, len(plan.stages), micro_batches, places)
+    queues = preserve(graph, pieces, places, devices_of, turns)
+    shared: dict[str, tuple[int, ...]] = {}
+    for name, owner, copy in shared_parameters(graph, pieces):
+        shared[name] = (*shared.get(name, (owner,)), copy)
+    (zero,) = {strategy.zero for stage in plan.stages for strategy in stage.strategies}
+    return Program(
+        pieces, queues, places, devices_of, tuple(s.dp for s in plan.stages), tuple(s.tp for s in plan.stages),
+        micro_batches, samples // dp, zero, graph.loss, shared,
+    )  # fmt: skip

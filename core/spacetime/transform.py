@@ -1,0 +1,232 @@
+"""op-trans: cut the ops of every stage into the code that one of its devices runs.
+
+Tensor parallelism cuts the classes of dims that ``graph.cuts`` finds; ops, shapes and attributes become local, and
+what must be summed is marked. Follows SuperScaler (section 3.2): views change, tensors don't.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from partita.errors import PlanError
+from partita.graph import Graph, Op
+from partita.graph.cuts import SUMS, CutClass, block_cuts
+from partita.spacetime.program import Form, LocalOp, Piece, Segment, Shard
+
+# Ops that draw random numbers: never computed twice for the same micro-batch on two stages.
+RANDOM = frozenset({"dropout", "native_dropout", "bernoulli", "rand", "randn", "rand_like", "randn_like", "multinomial"})
+
+
+@dataclass(frozen=True)
+class StageCode:
+    """What transform needs to know of a stage: its blocks in order, tensor-parallel size, blocks to recompute."""
+
+    blocks: tuple[str, ...]
+    tp: int
+    recompute: tuple[bool, ...]
+
+
+def transform(graph: Graph, stages: Sequence[StageCode]) -> tuple[Piece, ...]:
+    """A piece for each stage. PlanError when tp can't cut a block, or a parameter would be cut in two ways."""
+    free = constant_ops(graph)
+    stage_of = {block: index for index, stage in enumerate(stages) for block in stage.blocks}
+    shards = _parameter_shards(graph, stages)
+    makers = {name: stage_of[op.block] for op in graph.ops if op.name not in free for name in op.outputs}
+    readers: dict[str, set[int]] = {}
+    for op in graph.ops:
+        if op.name not in free:
+            for name in op.inputs:
+                readers.setdefault(name, set()).add(stage_of[op.block])
+    pieces = []
+    for index, stage in enumerate(stages):
+        segments = tuple(
+            Segment(block, _local_block(graph, block, stage.tp, free), recompute)
+            for block, recompute in zip(stage.blocks, stage.recompute, strict=True)
+        )
+        ops = [local.op for segment in segments for local in segment.ops]
+        read = _ordered(name for op in ops for name in op.inputs)
+        constants, leaves = _constants(graph, free, [n for n in read if n not in makers], index, graph_loss(graph, makers))
+        inputs = tuple(name for name in read if makers.get(name, index) != index)
+        made = [name for name, maker in makers.items() if maker == index]
+        loss = {graph.loss.tensor} if graph.loss else set(graph.outputs)
+        outputs = tuple(name for name in made if readers.get(name, set()) - {index} or name in loss)
+        parameters = {name: shards[index].get(name) for name in read if _role(graph, name) == "parameter"}
+        first = {name: stage_of[users[0]] for name, users in graph.parameter_users.items()}
+        pieces.append(
+            Piece(
+                index, constants, segments,
+                batch=tuple(n for n in leaves if _role(graph, n) == "input"), inputs=inputs, outputs=outputs,
+                parameters=parameters, copies=tuple(n for n in parameters if first[n] != index),
+                buffers=tuple(n for n in leaves if _role(graph, n) == "buffer"),
+            )
+        )  # fmt: skip
+    return tuple(pieces)
+
+
+def graph_loss(graph: Graph, makers: Mapping[str, int]) -> tuple[int, str] | None:
+    """The stage that needs the targets of a loss weighted by tokens, and their name."""
+    if graph.loss is None or graph.loss.targets is None:
+        return None
+    return makers[graph.loss.tensor], graph.loss.targets
+
+
+def constant_ops(graph: Graph) -> set[str]:
+    """Names of the ops that depend on no parameter and on no random number: masks, positions, shifted labels."""
+    known = {tensor.name for tensor in graph.tensors if tensor.role in ("input", "buffer")}
+    found = set()
+    for op in graph.ops:
+        if op.kind not in RANDOM and all(name in known for name in op.inputs):
+            known.update(op.outputs)
+            found.add(op.name)
+    return found
+
+
+def _role(graph: Graph, name: str) -> str:
+    return graph.tensor[name].role if name in graph.tensor else "value"
+
+
+def _ordered(names: Any) -> list[str]:
+    return list(dict.fromkeys(names))
+
+
+def _constants(
+    graph: Graph, free: set[str], read: list[str], stage: int, loss: tuple[int, str] | None
+) -> tuple[tuple[LocalOp, ...], list[str]]:
+    """The constant ops that a stage needs, whole, and the inputs and buffers that it reads."""
+    wanted = {name for name in read if _role(graph, name) != "parameter"}
+    if loss and loss[0] == stage:
+        wanted.add(loss[1])
+    needed = []
+    for op in reversed(graph.ops):
+        if op.name in free and wanted & set(op.outputs):
+            needed.append(LocalOp(op, "whole", tuple(graph.tensor[name].shape for name in op.outputs)))
+            wanted.update(op.inputs)
+    leaves = [t.name for t in graph.tensors if t.name in wanted and t.role in ("input", "buffer")]
+    return tuple(reversed(needed)), leaves
+
+
+def _parameter_shards(graph: Graph, stages: Sequence[StageCode]) -> list[dict[str, Shard]]:
+    """For each stage the parameters that are cut; PlanError when two blocks want a shared one cut differently."""
+    result: list[dict[str, Shard]] = []
+    overall: dict[str, tuple[str, Shard | None]] = {}
+    for stage in stages:
+        found: dict[str, Shard] = {}
+        for block in stage.blocks:
+            cuts = classes(graph, block, stage.tp)
+            for op in graph.block_ops[block]:
+                for name in op.inputs:
+                    if graph.tensor[name].role != "parameter":
+                        continue
+                    shard = _shard(graph, name, cuts, stage.tp)
+                    before = overall.setdefault(name, (block, shard))
+                    if before[1] != shard:
+                        raise PlanError(
+                            f'"{name}" is shared by the blocks "{before[0]}" and "{block}", which would cut it '
+                            f"differently ({before[1] or 'whole'} and {shard or 'whole'}); tp=1 works"
+                        )
+                    if shard:
+                        found[name] = shard
+        result.append(found)
+    return result
+
+
+def classes(graph: Graph, block: str, tp: int) -> tuple[CutClass, ...]:
+    """The classes that tensor parallelism of this size cuts in the block; PlanError names the one it doesn't divide."""
+    if tp == 1:
+        return ()
+    found = block_cuts(graph, block)
+    for cut in found:
+        cut.require(tp, block)
+    return found
+
+
+def _shard(graph: Graph, name: str, cuts: tuple[CutClass, ...], tp: int) -> Shard | None:
+    for cut in cuts:
+        if name in cut.dims:
+            dim, parts = cut.dims[name]
+            size = graph.tensor[name].shape[dim]
+            return Shard(dim, parts, tp, size, _padded(size, tp * parts))
+    return None
+
+
+def _padded(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
+def _local_block(graph: Graph, block: str, tp: int, free: set[str]) -> tuple[LocalOp, ...]:
+    """The block's ops on one of ``tp`` devices, with ``enter`` and ``sum`` ops where values are shared or partial."""
+    cuts = classes(graph, block, tp)
+    owner = {name: cut for cut in cuts for name in cut.ops}
+    entered: set[str] = set()
+    ops: list[LocalOp] = []
+    for op in graph.block_ops[block]:
+        if op.name in free:
+            continue
+        cut = owner.get(op.name)
+        if cut is None:
+            ops.append(LocalOp(op, "whole", tuple(graph.tensor[name].shape for name in op.outputs)))
+            continue
+        partial = bool(set(op.outputs) & set(cut.reductions))
+        form = _form(op, cut, partial)
+        renamed = []
+        for name in op.inputs:
+            if name in cut.entries and not partial:
+                if name not in entered:
+                    entered.add(name)
+                    enter = Op(f"{name}.enter", "enter", (name,), (f"{name}.entered",), block)
+                    ops.append(LocalOp(enter, "enter", (graph.tensor[name].shape,)))
+                name = f"{name}.entered"
+            renamed.append(name)
+        outputs = op.outputs
+        if partial and form == "local":
+            outputs = tuple(f"{name}.partial" for name in op.outputs)
+        shapes = tuple(local_shape(graph, name, cut, tp) for name in op.outputs)
+        local = replace(op, inputs=tuple(renamed), outputs=outputs, attributes=_localised(graph, op, cut, tp, shapes))
+        ops.append(LocalOp(local, form, shapes))
+        if partial and form == "local":
+            for name, before in zip(op.outputs, outputs, strict=True):
+                ops.append(LocalOp(Op(f"{name}.sum", "sum_devices", (before,), (name,), block), "sum", shapes))
+    return tuple(ops)
+
+
+def _form(op: Op, cut: CutClass, partial: bool) -> Form:
+    if op.kind in ("linear", "addmm"):
+        return "row" if partial else "column"
+    if op.kind in ("embedding", "cross_entropy") and cut.name == "vocabulary":
+        return "vocabulary"
+    assert not partial or op.kind in SUMS
+    return "local"
+
+
+def local_shape(graph: Graph, name: str, cut: CutClass, tp: int) -> tuple[int, ...]:
+    """The shape of one device's part of a tensor."""
+    shape = list(graph.tensor[name].shape)
+    if name in cut.dims:
+        dim, parts = cut.dims[name]
+        shape[dim] = _padded(shape[dim], tp * parts) // tp
+    return tuple(shape)
+
+
+def _localised(
+    graph: Graph, op: Op, cut: CutClass, tp: int, shapes: tuple[tuple[int, ...], ...]
+) -> dict[str, Any]:
+    """The op's attributes with the sizes in them made local: target shapes of views, sizes of splits."""
+    attributes = dict(op.attributes)
+    if "target" not in attributes:
+        if op.kind in ("attention",):
+            attributes |= {key: attributes[key] // tp for key in ("heads", "kv_heads")}
+        return attributes
+    args = list(attributes["args"])
+    if op.kind == "view":
+        return attributes | {"target": "aten.reshape.default", "args": [args[0], list(shapes[0])], "kwargs": {}}
+    if op.kind == "expand":
+        args[1] = list(shapes[0])
+    if op.kind == "split":
+        name = op.inputs[0]
+        dim = cut.dims[name][0]
+        if graph.tensor[op.outputs[0]].shape[dim] != shapes[0][dim]:
+            sizes = [shape[dim] for shape in shapes]
+            return attributes | {"target": "aten.split.Tensor", "args": [args[0], sizes[0], dim], "kwargs": {}}
+    return attributes | {"args": args}

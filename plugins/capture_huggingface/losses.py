@@ -1,0 +1,27 @@
+"""Heads' losses: cross entropy as transformers computes it for each kind of model."""
+
+from __future__ import annotations
+
+from partita.graph import Graph, Loss, Tensor
+from partita.plugins.capture_huggingface.builder import Builder
+from partita.plugins.capture_huggingface.layers import pad, slice_dim
+
+IGNORED = -100
+
+
+def causal_loss(b: Builder, logits: Tensor, labels: Tensor) -> Graph:
+    """Loss of token t's logits against label t + 1; logits are raised to float32 first.
+
+    As in transformers, labels are shifted left by one with an ignored label at the end, so that logits stay whole.
+    """
+    if logits.dtype != "float32":
+        logits = b.op("to", [logits], logits.shape, "", out_dtype="float32", dtype="float32")
+    padded = pad(b, labels, [0, 1], "", value=IGNORED)
+    shifted = slice_dim(b, padded, 1, 1, padded.shape[1], "")
+    return cross_entropy_loss(b, logits, shifted)
+
+
+def cross_entropy_loss(b: Builder, logits: Tensor, targets: Tensor) -> Graph:
+    """The finished graph: mean cross entropy of ``logits [.., classes]`` over ``targets [..]`` that are not ignored."""
+    loss = b.op("cross_entropy", [logits, targets], (), "", ignore_index=IGNORED)
+    return b.graph([loss], Loss(loss.name, weighting="tokens", targets="labels", ignore_index=IGNORED))

@@ -1,0 +1,216 @@
+"""From a module and example inputs to a Graph.
+
+The module is exported on the meta device in training mode: no weights are needed, and none are kept. Shapes are those of
+the example inputs; another micro-batch or sequence length is exported again.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx import Node
+
+from partita.errors import ModelError
+from partita.graph import Graph, Loss, Op, Tensor, check
+from partita.plugins.capture_torch.convert import IGNORED, arguments, kind_of, unchanged
+from partita.plugins.capture_torch.fold import fold
+from partita.plugins.capture_torch.skeleton import Skeleton, build_skeleton
+
+Inputs = Mapping[str, Any] | Sequence[Any]
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A graph and the skeleton that it was captured from; ``buffers`` are the constants it reads, by tensor name."""
+
+    graph: Graph
+    skeleton: Skeleton
+    buffers: dict[str, torch.Tensor]
+
+
+def capture_module(
+    factory: Callable[[], nn.Module], inputs: Inputs, *, name: str, dtype: torch.dtype | None = None
+) -> Captured:
+    """Capture the model that ``factory`` builds, called with ``inputs`` (a dict of keyword arguments, or a sequence).
+
+    Its first scalar floating output is the loss. ModelError where the model can't be built or exported (control flow
+    that depends on data, say), writes to its buffers, or returns nothing that depends on a parameter.
+    """
+    skeleton = build_skeleton(factory, dtype)
+    program = _export(skeleton.model, inputs)
+    return _convert(program, skeleton, name)
+
+
+def _export(model: nn.Module, inputs: Inputs) -> ExportedProgram:
+    def on_meta(value: Any) -> Any:
+        # A clone each: one tensor given twice (input_ids as labels) would be exported as one input.
+        return value.detach().clone().to("meta") if isinstance(value, torch.Tensor) else value
+
+    if isinstance(inputs, Mapping):
+        args, kwargs = (), {key: on_meta(value) for key, value in inputs.items() if value is not None}
+    else:
+        args, kwargs = tuple(on_meta(value) for value in inputs), {}
+    try:
+        program = torch.export.export(model, args, kwargs, strict=False)
+    except Exception as error:
+        reason = str(error).strip().splitlines() or [""]
+        hint = (
+            " Its control flow depends on the values of tensors, which a fixed graph can't hold."
+            if "data-dependent" in str(error).lower() or "GuardOnData" in type(error).__name__
+            else ""
+        )
+        raise ModelError(
+            f"torch.export can't capture {type(model).__name__}: {type(error).__name__}: {reason[0]}{hint}"
+        ) from error
+    mutable = [n for n in program.graph.nodes if n.op == "call_function" and _mutates(n)]
+    return program.run_decompositions({}) if mutable else program
+
+
+def _mutates(node: Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
+def _convert(program: ExportedProgram, skeleton: Skeleton, name: str) -> Captured:
+    names: dict[Node, str] = {}
+    tensors: list[Tensor] = []
+    buffers: dict[str, torch.Tensor] = {}
+    aliases = {name: first for name, first in skeleton.canonical.items() if name != first}
+    specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
+    batch: list[str] = []
+    trained = {n: p.requires_grad for n, p in skeleton.model.named_parameters()}
+    for node in program.graph.nodes:
+        if node.op != "placeholder":
+            continue
+        spec, value = specs[node.name], node.meta.get("val")
+        if not isinstance(value, torch.Tensor):
+            continue
+        if spec.kind is InputKind.PARAMETER:
+            names[node] = skeleton.canonical[spec.target]
+            if any(tensor.name == names[node] for tensor in tensors):
+                continue
+            tensors.append(_tensor(names[node], value, "parameter", trained[names[node]]))
+        elif spec.kind is InputKind.USER_INPUT:
+            names[node] = node.name
+            batch.append(node.name)
+            tensors.append(_tensor(node.name, value, "input", False))
+        else:
+            names[node] = spec.target or node.name
+            constant = skeleton.buffers.get(names[node], program.constants.get(names[node]))
+            if constant is None or constant.device.type == "meta":
+                raise ModelError(f'the constant "{names[node]}" of the exported model has no value')
+            buffers[names[node]] = constant
+            tensors.append(_tensor(names[node], value, "buffer", False))
+    outputs = _outputs(program)
+    ops = _ops(program, names, tensors, taken={tensor.name for tensor in tensors})
+    outs = [names[node] for node in outputs if node in names]
+    loss = _loss(outs, ops, {tensor.name: tensor for tensor in tensors})
+    kept = _needed(ops, [loss.tensor] if loss else outs)
+    ops = [op for op in ops if op.name in kept]
+    used = {n for op in ops for n in (*op.inputs, *op.outputs)}
+    tensors = [t for t in tensors if t.name in used]
+    unused = [n for n, on in trained.items() if on and n not in used]
+    if unused:
+        raise ModelError(f"parameters that the loss does not depend on: {', '.join(unused[:5])}; freeze or remove them")
+    folded, blocks = fold(skeleton.model, ops, {t.name: t for t in tensors})
+    first = next((t for t in tensors if t.role == "input"), None)
+    graph = Graph(
+        name=name,
+        samples=first.shape[0] if first and first.shape else 1,
+        seq=next((t.shape[1] for t in tensors if t.name == "input_ids"), None),
+        tensors=tuple(tensors), ops=tuple(folded), blocks=tuple(blocks),
+        inputs=tuple(n for n in batch if n in used), outputs=tuple(n for n in outs if n in used),
+        loss=loss, aliases=aliases,
+    )  # fmt: skip
+    return Captured(check(graph), skeleton, {n: b for n, b in buffers.items() if n in used})
+
+
+def _tensor(name: str, value: torch.Tensor, role: Any, gradient: bool) -> Tensor:
+    for size in value.shape:
+        if not isinstance(size, int):
+            raise ModelError(f'tensor "{name}" has the size {size}, which depends on data')
+    return Tensor(name, tuple(value.shape), str(value.dtype).removeprefix("torch."), role, gradient)
+
+
+def _outputs(program: ExportedProgram) -> list[Node]:
+    by_name = {node.name: node for node in program.graph.nodes}
+    found = []
+    for spec in program.graph_signature.output_specs:
+        if spec.kind is OutputKind.BUFFER_MUTATION:
+            raise ModelError(
+                f'the model writes to its buffer "{spec.target}" while training (batch normalisation does): '
+                "micro-batches on several devices can't share it"
+            )
+        if spec.kind is OutputKind.USER_OUTPUT and getattr(spec.arg, "name", None) in by_name:
+            found.append(by_name[spec.arg.name])
+    return found
+
+
+def _ops(program: ExportedProgram, names: dict[Node, str], tensors: list[Tensor], taken: set[str]) -> list[Op]:
+    gradient = {tensor.name: tensor.gradient for tensor in tensors}
+    ops: list[Op] = []
+    for node in program.graph.nodes:
+        if node.op != "call_function" or node in names:
+            continue
+        if node.target is operator.getitem:
+            raise AssertionError(f"{node.name} picks from an op that was skipped")
+        kind = kind_of(node)
+        if kind in IGNORED:
+            continue
+        source = unchanged(node)
+        if source is not None:
+            names[node] = names[source]
+            continue
+        inputs, attributes = arguments(node)
+        outputs = [node]
+        if isinstance(node.meta.get("val"), (list, tuple)):
+            outputs = sorted((user for user in node.users if user.target is operator.getitem), key=lambda n: n.args[1])
+            attributes["items"] = [user.args[1] for user in outputs]
+        flows = any(gradient[names[source]] for source in inputs) and kind != "detach"
+        for output in outputs:
+            value = output.meta["val"]
+            label = output.name if output.name not in taken else f"{output.name}_value"
+            names[output] = label
+            tensors.append(_tensor(label, value, "value", flows and value.is_floating_point()))
+            gradient[label] = tensors[-1].gradient
+        stack = list((node.meta.get("nn_module_stack") or {}).values())
+        ops.append(
+            Op(
+                name=node.name, kind=kind, inputs=tuple(names[source] for source in inputs),
+                outputs=tuple(names[output] for output in outputs), block="", module=stack[-1][0] if stack else "",
+                attributes=attributes,
+            )
+        )  # fmt: skip
+    return ops
+
+
+def _loss(outs: list[str], ops: list[Op], tensors: Mapping[str, Tensor]) -> Loss | None:
+    name = next((n for n in outs if tensors[n].shape == () and tensors[n].gradient), None)
+    if name is None:
+        return None
+    producer = next(op for op in ops if name in op.outputs)
+    if producer.kind == "cross_entropy":
+        args = [*producer.attributes["args"], *[None] * 6]
+        kwargs = producer.attributes["kwargs"]
+        plain = args[2] is None and "weight" not in kwargs and not (args[5] or kwargs.get("label_smoothing"))
+        reduction = kwargs.get("reduction", 1 if args[3] is None else args[3])
+        ignore = kwargs.get("ignore_index", -100 if args[4] is None else args[4])
+        targets = producer.inputs[1]
+        if plain and reduction == 1 and not tensors[targets].dtype.startswith(("float", "bfloat")):
+            return Loss(name, "tokens", targets, ignore)
+    return Loss(name, "samples")
+
+
+def _needed(ops: list[Op], wanted: list[str]) -> set[str]:
+    live, kept = set(wanted), set()
+    for op in reversed(ops):
+        if live & set(op.outputs):
+            kept.add(op.name)
+            live.update(op.inputs)
+    return kept

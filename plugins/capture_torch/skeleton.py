@@ -1,0 +1,79 @@
+"""A model whose parameters have shapes and no storage: what a rank builds instead of the whole model.
+
+Parameters go to the meta device the moment they are registered, so that never more than one of them is allocated.
+Buffers (rotary frequencies, position ids) keep their values: they are small and no initialisation rule can recover them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import nn
+
+from partita.errors import ModelError
+
+
+@contextmanager
+def parameters_on_meta() -> Iterator[None]:
+    """Inside, every parameter that a module registers is replaced by one on the meta device."""
+    register = nn.Module.register_parameter
+
+    def register_on_meta(self: nn.Module, name: str, param: nn.Parameter | None) -> None:
+        register(self, name, param)
+        if param is not None and param.device.type != "meta":
+            self._parameters[name] = nn.Parameter(param.detach().to("meta"), requires_grad=param.requires_grad)
+
+    nn.Module.register_parameter = register_on_meta  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = register  # type: ignore[method-assign]
+
+
+@dataclass(frozen=True)
+class Skeleton:
+    """``model`` lies wholly on the meta device; ``buffers`` are the real values of its buffers by name."""
+
+    model: nn.Module
+    buffers: dict[str, torch.Tensor]
+
+    @cached_property
+    def canonical(self) -> dict[str, str]:
+        """Every parameter name to the one that stands for it: of tied parameters the first."""
+        first: dict[int, str] = {}
+        return {
+            name: first.setdefault(id(parameter), name)
+            for name, parameter in self.model.named_parameters(remove_duplicate=False)
+        }
+
+
+def build_skeleton(factory: Callable[[], nn.Module], dtype: torch.dtype | None = None) -> Skeleton:
+    """Build a model without its parameters' storage, in training mode; floating parameters get ``dtype``.
+
+    ModelError, with the exception's own words, when the factory raises.
+    """
+    try:
+        with parameters_on_meta():
+            model = factory()
+    except Exception as error:
+        raise ModelError(f"the model's function raised {type(error).__name__}: {error}") from error
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"the model's function returned a {type(model).__name__}, not an nn.Module")
+    buffers = dict(model.named_buffers())
+    if any(buffer.device.type == "meta" for buffer in buffers.values()):
+        lost = [name for name, buffer in buffers.items() if buffer.device.type == "meta"]
+        raise ModelError(f"buffers without values: {', '.join(lost)}; build the model outside torch.device('meta')")
+    for module in model.modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = buffer.to("meta")
+        for parameter in module._parameters.values():
+            # In place, so that tied parameters stay one object.
+            if parameter is not None and dtype is not None and parameter.is_floating_point():
+                parameter.data = parameter.data.to(dtype)
+    model.train()
+    return Skeleton(model, buffers)
