@@ -31,8 +31,8 @@ lint: environment ## ruff, the rules about imports, and mypy on core
 	@$(PYTHON) -m ruff format --check $(CODE)
 	@rm -rf $(ROOMS) && mkdir -p $(ROOMS)/partita
 	@ln -s $(addprefix ../../../,$(wildcard core/* plugins adapters recipes)) $(ROOMS)/partita/
-	@PYTHONPATH=$(ROOMS) .venv/bin/lint-imports --no-cache
-	@MYPYPATH=$(ROOMS) $(PYTHON) -m mypy $(ROOMS)/partita | sed 's#^$(ROOMS)/partita/#core/#'
+	@PYTHONPATH=$(ROOMS) .venv/bin/lint-imports --no-cache --no-logo
+	@set -o pipefail; MYPYPATH=$(ROOMS) $(PYTHON) -m mypy $(ROOMS)/partita | sed 's#^$(ROOMS)/partita/#core/#'
 
 fmt: environment ## format, and mend what ruff can mend
 	@$(PYTHON) -m ruff check --fix --exit-zero $(CODE)
@@ -41,8 +41,9 @@ fmt: environment ## format, and mend what ruff can mend
 bench: environment ## run each file of benchmarks/
 	@shopt -s nullglob; for file in benchmarks/*.py; do echo "== $$file"; $(PYTHON) "$$file"; done
 
+# Not --quiet: strict mode counts the warnings that are shown.
 docs: environment ## the documentation, in site/
-	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build --strict
 	@echo "documentation: site/index.html"
 
 clean: ## remove what was made, except .venv

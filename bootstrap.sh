@@ -95,7 +95,7 @@ install() {
         echo $code >$venv/.status
     } | tee -a $log | awk '
         /^Collecting /  { printf "  %s\n", $2; fflush() }
-        /^Building wheel/ { printf "  building %s\n", $4; fflush() }
+        /^ *Building (wheel|editable) for / { printf "  building %s\n", $4; fflush() }
         /^Installing collected/ { print "  unpacking all of them"; fflush() }
         /^WARNING: Retrying/ { print "  the package index does not answer; trying again"; fflush() }' >&2
     code=$(cat $venv/.status)
@@ -116,7 +116,7 @@ explain_failure() {
     fi
     if grep -Eiq "command '[^']*(cc|c\+\+|clang)[^']*' failed|unable to execute|Microsoft Visual C|No such file or directory: '[^']*(cc|c\+\+)'|No CMAKE_C(XX)?_COMPILER|compiler.* not found" $log; then
         fail "a package has no wheel for $($venv/bin/python --version) on $(uname -sm) and must be compiled, and there is no working C++ compiler." \
-            "Install one (\`apt install build-essential python3-dev\`, \`xcode-select --install\`), or use Python 3.11, 3.12 or 3.13, for which wheels exist."
+            "Install one (\`apt install build-essential python3-dev\`, \`xcode-select --install\`). With Python 3.11 to 3.13 on x86-64 Linux nothing has to be compiled."
     fi
     if grep -q 'ResolutionImpossible\|No matching distribution' $log; then
         fail "a version in constraints.txt can't be had for $($venv/bin/python --version) on $(uname -sm):" \
@@ -125,7 +125,7 @@ explain_failure() {
     fail "pip failed: $(grep -E '^(ERROR|error|Could not)' $log | tail -n 1)" "The whole output is in $log."
 }
 
-say "installing about 90 packages, 2 GB unpacked: 1 to 5 minutes the first time"
+say "installing about 90 packages, 2 GB unpacked, those that are not there yet: 1 to 5 minutes the first time"
 # The build tool comes first and builds without isolation, so that constraints.txt pins it too; then pip needs no
 # network at all when everything is there already.
 install 'setuptools>=77'

@@ -52,7 +52,10 @@ def _edges(graph: Graph, pieces: Sequence[Piece]) -> list[Transfer]:
                     f'stage {piece.stage} reads "{name}", which stage {made[name]} makes: stages must follow the model\'s order'
                 )
             tensor = graph.tensor[name]
-            edges.append(Transfer(name, "value", made[name], piece.stage, tensor.shape, tensor.dtype, tensor.bytes))
+            edge = Transfer(
+                name, "value", made[name], piece.stage, tensor.shape, tensor.dtype, tensor.bytes, tensor.gradient
+            )
+            edges.append(edge)
     return sorted(edges, key=lambda edge: (edge.source, edge.target, position[edge.tensor]))
 
 
@@ -71,46 +74,37 @@ def _turn_tasks(
             for edge in arriving:
                 tasks.append(_receive(edge, micro, peers[edge.source]))
             tasks.append(
-                Task("forward", stage, micro, reads=tuple(f"{e.tensor}@{micro}" for e in arriving),
+                Task("forward", stage, micro, reads=tuple(edge.key(micro) for edge in arriving),
                      writes=(*(f"{name}@{micro}" for name in piece.outputs), saved))
             )  # fmt: skip
             for edge in leaving:
                 tasks.append(_send(edge, micro, peers[edge.target]))
         else:
-            back_in = [_gradient(edge) for edge in leaving if _flows(edge)]
-            back_out = [_gradient(edge) for edge in arriving if _flows(edge)]
+            back_in = [_gradient(edge) for edge in leaving if edge.differentiable]
+            back_out = [_gradient(edge) for edge in arriving if edge.differentiable]
             for edge in back_in:
                 tasks.append(_receive(edge, micro, peers[edge.source]))
-            frees = (saved, *(f"{e.tensor}@{micro}" for e in arriving), *(f"{name}@{micro}" for name in piece.outputs))
+            frees = (saved, *(edge.key(micro) for edge in arriving), *(f"{name}@{micro}" for name in piece.outputs))
             tasks.append(
-                Task("backward", stage, micro, reads=(saved, *(f"grad {e.tensor}@{micro}" for e in back_in)),
-                     writes=tuple(f"grad {e.tensor}@{micro}" for e in back_out), frees=frees)
+                Task("backward", stage, micro, gradients=(*back_in, *back_out),
+                     reads=(saved, *(edge.key(micro) for edge in back_in)),
+                     writes=tuple(edge.key(micro) for edge in back_out), frees=frees)
             )  # fmt: skip
             for edge in back_out:
                 tasks.append(_send(edge, micro, peers[edge.target]))
     return tasks
 
 
-def _flows(edge: Transfer) -> bool:
-    return edge.dtype.startswith(("float", "bfloat"))
-
-
 def _gradient(edge: Transfer) -> Transfer:
-    return Transfer(edge.tensor, "gradient", edge.target, edge.source, edge.shape, edge.dtype, edge.bytes)
-
-
-def _name(edge: Transfer, micro: int | None) -> str:
-    return f"{'grad ' if edge.what in ('gradient', 'parameter_gradient') else ''}{edge.tensor}" + (
-        "" if micro is None else f"@{micro}"
-    )
+    return replace(edge, what="gradient", source=edge.target, target=edge.source)
 
 
 def _send(edge: Transfer, micro: int | None, peer: int) -> Task:
-    return Task("send", edge.source, micro, edge, peer, reads=(_name(edge, micro),))
+    return Task("send", edge.source, micro, edge, peer=peer, reads=(edge.key(micro),))
 
 
 def _receive(edge: Transfer, micro: int | None, peer: int) -> Task:
-    return Task("receive", edge.target, micro, edge, peer, writes=(_name(edge, micro),))
+    return Task("receive", edge.target, micro, edge, peer=peer, writes=(edge.key(micro),))
 
 
 def shared_parameters(graph: Graph, pieces: Sequence[Piece]) -> list[tuple[str, int, int]]:

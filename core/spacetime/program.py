@@ -102,16 +102,30 @@ class Transfer:
     shape: tuple[int, ...]
     dtype: str
     bytes: int
+    differentiable: bool = True
+
+
+    def key(self, micro: int | None) -> str:
+        """The name of what is transferred, unique on every device: gradients of one value differ by where they come from."""
+        at = "" if micro is None else f"@{micro}"
+        if self.what in ("gradient", "parameter_gradient"):
+            return f"gradient of {self.tensor} from stage {self.source}{at}"
+        return f"{self.tensor}{at}"
 
 
 @dataclass(frozen=True)
 class Task:
-    """One entry of a device's queue: what to do, for which micro-batch, with which peer; what it reads, writes, frees."""
+    """One entry of a device's queue: what to do, for which micro-batch, with which peer; what it reads, writes, frees.
+
+    ``transfer`` belongs to a send or receive; ``gradients`` are the gradient transfers around a backward task, those
+    that it reads (their target is its stage) and those that it writes.
+    """
 
     kind: Kind
     stage: int
     micro: int | None = None
     transfer: Transfer | None = None
+    gradients: tuple[Transfer, ...] = ()
     peer: int | None = None
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()

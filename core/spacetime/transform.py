@@ -155,6 +155,16 @@ def _padded(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
+def _summed_loss(graph: Graph, op: Op) -> Op:
+    """The loss as a sum over tokens: the mean is taken over the global batch, not over a micro-batch."""
+    if graph.loss is None or graph.loss.weighting != "tokens" or graph.loss.tensor not in op.outputs:
+        return op
+    if "target" not in op.attributes:
+        return op
+    args = [*op.attributes["args"][:2], None, 2, graph.loss.ignore_index]
+    return replace(op, attributes=op.attributes | {"args": args, "kwargs": {}})
+
+
 def _local_block(graph: Graph, block: str, tp: int, free: set[str]) -> tuple[LocalOp, ...]:
     """The block's ops on one of ``tp`` devices, with ``enter`` and ``sum`` ops where values are shared or partial."""
     cuts = classes(graph, block, tp)
@@ -164,6 +174,7 @@ def _local_block(graph: Graph, block: str, tp: int, free: set[str]) -> tuple[Loc
     for op in graph.block_ops[block]:
         if op.name in free:
             continue
+        op = _summed_loss(graph, op)
         cut = owner.get(op.name)
         if cut is None:
             ops.append(LocalOp(op, "whole", tuple(graph.tensor[name].shape for name in op.outputs)))
@@ -223,6 +234,9 @@ def _localised(
         return attributes | {"target": "aten.reshape.default", "args": [args[0], list(shapes[0])], "kwargs": {}}
     if op.kind == "expand":
         args[1] = list(shapes[0])
+    if op.kind == "cross_entropy":
+        # The real number of classes: the logits may have padding columns.
+        attributes["vocabulary"] = graph.tensor[op.inputs[0]].shape[-1]
     if op.kind == "split":
         name = op.inputs[0]
         dim = cut.dims[name][0]

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from partita.errors import ModelError
 from partita.graph import Graph, Tensor
+from partita.plugins.capture_huggingface import layers as nn
 from partita.plugins.capture_huggingface.builder import Builder
-from partita.plugins.capture_huggingface.layers import activation, add, attention, dropout, embedding, layer_norm, linear
 from partita.plugins.capture_huggingface.losses import cross_entropy_loss
 from partita.plugins.capture_huggingface.settings import Activation, Layers, Probability, Size, TokenSettings, divide
 
@@ -51,51 +51,51 @@ def build(c: BertSettings, b: Builder) -> Graph:
     b.block("head")
     if plain:
         first = b.op("select", [x], (b.samples, c.hidden_size), "pooler", dim=1, index=0)
-        pooled = activation(b, linear(b, first, "pooler.dense", c.hidden_size), "pooler.activation", "tanh")
+        pooled = nn.activation(b, nn.linear(b, first, "pooler.dense", c.hidden_size), "pooler.activation", "tanh")
         return b.graph([x, pooled], None)
     logits = _language_head(c, b, x)
     return cross_entropy_loss(b, logits, b.input("labels", (b.samples, b.seq)))
 
 
 def _embedding(c: BertSettings, b: Builder, ids: Tensor, path: str) -> Tensor:
-    x = embedding(b, ids, f"{path}.word_embeddings", c.vocab_size, c.hidden_size)
+    x = nn.embedding(b, ids, f"{path}.word_embeddings", c.vocab_size, c.hidden_size)
     types = b.op("expand", [b.buffer("token_type_ids", (1, b.seq))], ids.shape, path)
-    types = embedding(b, types, f"{path}.token_type_embeddings", c.type_vocab_size, c.hidden_size)
-    x = add(b, x, types, path)
+    types = nn.embedding(b, types, f"{path}.token_type_embeddings", c.type_vocab_size, c.hidden_size)
+    x = nn.add(b, x, types, path)
     places = b.buffer("position_ids", (1, b.seq))
-    places = embedding(b, places, f"{path}.position_embeddings", c.max_position_embeddings, c.hidden_size)
-    x = layer_norm(b, add(b, x, places, path), f"{path}.LayerNorm")
-    return dropout(b, x, f"{path}.dropout", c.hidden_dropout_prob)
+    places = nn.embedding(b, places, f"{path}.position_embeddings", c.max_position_embeddings, c.hidden_size)
+    x = nn.layer_norm(b, nn.add(b, x, places, path), f"{path}.LayerNorm")
+    return nn.dropout(b, x, f"{path}.dropout", c.hidden_dropout_prob)
 
 
 def _layer(c: BertSettings, b: Builder, x: Tensor, path: str) -> Tensor:
     b.block(path)
     attn = f"{path}.attention.self"
-    q, k, v = (linear(b, x, f"{attn}.{part}", c.hidden_size) for part in ("query", "key", "value"))
-    y = attention(
+    q, k, v = (nn.linear(b, x, f"{attn}.{part}", c.hidden_size) for part in ("query", "key", "value"))
+    y = nn.attention(
         b, q, k, v, attn, heads=c.num_attention_heads, causal=c.is_decoder, p=c.attention_probs_dropout_prob
     )
     x = _output(c, b, y, x, f"{path}.attention.output")
-    y = linear(b, x, f"{path}.intermediate.dense", c.intermediate_size)
-    y = activation(b, y, f"{path}.intermediate.intermediate_act_fn", c.hidden_act)
+    y = nn.linear(b, x, f"{path}.intermediate.dense", c.intermediate_size)
+    y = nn.activation(b, y, f"{path}.intermediate.intermediate_act_fn", c.hidden_act)
     return _output(c, b, y, x, f"{path}.output")
 
 
 def _output(c: BertSettings, b: Builder, y: Tensor, x: Tensor, path: str) -> Tensor:
-    y = dropout(b, linear(b, y, f"{path}.dense", c.hidden_size), f"{path}.dropout", c.hidden_dropout_prob)
-    return layer_norm(b, add(b, y, x, path), f"{path}.LayerNorm")
+    y = nn.dropout(b, nn.linear(b, y, f"{path}.dense", c.hidden_size), f"{path}.dropout", c.hidden_dropout_prob)
+    return nn.layer_norm(b, nn.add(b, y, x, path), f"{path}.LayerNorm")
 
 
 def _language_head(c: BertSettings, b: Builder, x: Tensor) -> Tensor:
     """Scores of the vocabulary. The module holds the bias twice, under one parameter only where weights are tied."""
     path = "cls.predictions"
     bias = b.parameter(f"{path}.bias", c.vocab_size)
-    x = linear(b, x, f"{path}.transform.dense", c.hidden_size)
-    x = activation(b, x, f"{path}.transform.transform_act_fn", c.hidden_act)
-    x = layer_norm(b, x, f"{path}.transform.LayerNorm")
+    x = nn.linear(b, x, f"{path}.transform.dense", c.hidden_size)
+    x = nn.activation(b, x, f"{path}.transform.transform_act_fn", c.hidden_act)
+    x = nn.layer_norm(b, x, f"{path}.transform.LayerNorm")
     if not c.tie_word_embeddings:
-        return linear(b, x, f"{path}.decoder", c.vocab_size)
+        return nn.linear(b, x, f"{path}.decoder", c.vocab_size)
     table = b.parameter("bert.embeddings.word_embeddings.weight", c.vocab_size, c.hidden_size)
     b.tie(f"{path}.decoder.weight", table.name)
     b.tie(f"{path}.decoder.bias", bias.name)
-    return linear(b, x, f"{path}.decoder", c.vocab_size, weight=table, bias_weight=bias)
+    return nn.linear(b, x, f"{path}.decoder", c.vocab_size, weight=table, bias_weight=bias)

@@ -60,7 +60,7 @@ class Builder:
         self, kind: str, inputs: Sequence[Tensor], shape: Shape, module: str, *, name: str | None = None,
         out_dtype: str | None = None, **attributes: Any,
     ) -> Tensor:  # fmt: skip
-        """One op with one output, which has the op's name; its dtype is the first input's unless ``out_dtype`` is told."""
+        """One op with one output of the op's name; its dtype is the first input's unless ``out_dtype`` is told."""
         (made,) = self.op_with_outputs(kind, inputs, [shape], module, name=name, out_dtype=out_dtype, **attributes)
         return made
 
@@ -88,11 +88,17 @@ class Builder:
         """The finished graph, checked."""
         return check(
             Graph(
-                name=self.name, samples=self.samples, seq=self.seq, tensors=tuple(self._tensors.values()),
-                ops=tuple(self._ops), blocks=tuple(Block(name, tuple(own)) for name, own in self._blocks.items()),
-                inputs=tuple(self.inputs), outputs=tuple(tensor.name for tensor in outputs), loss=loss,
+                name=self.name,
+                samples=self.samples,
+                seq=self.seq,
+                tensors=tuple(self._tensors.values()),
+                ops=tuple(self._ops),
+                blocks=tuple(Block(name, tuple(own)) for name, own in self._blocks.items()),
+                inputs=tuple(self.inputs),
+                outputs=tuple(tensor.name for tensor in outputs),
+                loss=loss,
                 aliases=self._aliases,
-            )  # fmt: skip
+            )
         )
 
     def _add(self, tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""GPT-NeoX: rotary positions on part of each head, attention and MLP in parallel, query-key-value fused head by head."""
+"""GPT-NeoX: rotary positions on part of each head, attention and MLP in parallel, projections fused head by head."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from typing import Any
 
 from partita.errors import ModelError
 from partita.graph import Graph, Tensor
+from partita.plugins.capture_huggingface import layers as nn
 from partita.plugins.capture_huggingface.builder import Builder
-from partita.plugins.capture_huggingface.layers import (
-    activation, add, attention, dropout, embedding, layer_norm, linear, view,
-)  # fmt: skip
-from partita.plugins.capture_huggingface.losses import causal_loss
+from partita.plugins.capture_huggingface.losses import causal_head
 from partita.plugins.capture_huggingface.settings import Activation, Layers, Probability, Size, TokenSettings, divide
 
 
@@ -57,50 +55,45 @@ def build(c: GptNeoxSettings, b: Builder) -> Graph:
     rotated = c.rotary_dim(head_dim)
     ids, labels = b.input("input_ids", (b.samples, b.seq)), b.input("labels", (b.samples, b.seq))
     b.block("embedding")
-    x = embedding(b, ids, "gpt_neox.embed_in", c.vocab_size, c.hidden_size)
-    x = dropout(b, x, "gpt_neox.emb_dropout", c.hidden_dropout)
+    x = nn.embedding(b, ids, "gpt_neox.embed_in", c.vocab_size, c.hidden_size)
+    x = nn.dropout(b, x, "gpt_neox.emb_dropout", c.hidden_dropout)
     for index in range(c.num_hidden_layers):
         x = _layer(c, b, x, f"gpt_neox.layers.{index}", head_dim, rotated)
     b.block("head")
-    x = layer_norm(b, x, "gpt_neox.final_layer_norm")
-    table = None
-    if c.tie_word_embeddings:
-        table = b.parameter("gpt_neox.embed_in.weight", c.vocab_size, c.hidden_size)
-        b.tie("lm_head.weight", table.name)
-    logits = linear(b, x, "lm_head", c.vocab_size, bias=False, weight=table)
-    return causal_loss(b, logits, labels)
+    x = nn.layer_norm(b, x, "gpt_neox.final_layer_norm")
+    return causal_head(b, x, labels, "gpt_neox.embed_in", c.vocab_size, c.tie_word_embeddings)
 
 
 def _layer(c: GptNeoxSettings, b: Builder, x: Tensor, path: str, head_dim: int, rotated: int) -> Tensor:
     b.block(path)
-    attended = _attention(c, b, layer_norm(b, x, f"{path}.input_layernorm"), f"{path}.attention", head_dim, rotated)
-    attended = dropout(b, attended, f"{path}.post_attention_dropout", c.hidden_dropout)
+    attended = _attention(c, b, nn.layer_norm(b, x, f"{path}.input_layernorm"), f"{path}.attention", head_dim, rotated)
+    attended = nn.dropout(b, attended, f"{path}.post_attention_dropout", c.hidden_dropout)
     if c.use_parallel_residual:
-        y = _mlp(c, b, layer_norm(b, x, f"{path}.post_attention_layernorm"), path)
-        return add(b, add(b, y, attended, path), x, path)
-    x = add(b, attended, x, path)
-    y = _mlp(c, b, layer_norm(b, x, f"{path}.post_attention_layernorm"), path)
-    return add(b, y, x, path)
+        y = _mlp(c, b, nn.layer_norm(b, x, f"{path}.post_attention_layernorm"), path)
+        return nn.add(b, nn.add(b, y, attended, path), x, path)
+    x = nn.add(b, attended, x, path)
+    y = _mlp(c, b, nn.layer_norm(b, x, f"{path}.post_attention_layernorm"), path)
+    return nn.add(b, y, x, path)
 
 
 def _attention(c: GptNeoxSettings, b: Builder, x: Tensor, path: str, head_dim: int, rotated: int) -> Tensor:
     heads, shape = c.num_attention_heads, x.shape
-    y = linear(b, x, f"{path}.query_key_value", 3 * c.hidden_size, bias=c.attention_bias)
+    y = nn.linear(b, x, f"{path}.query_key_value", 3 * c.hidden_size, bias=c.attention_bias)
     # Query, key and value of one head lie side by side: heads are split off before the three are.
-    y = view(b, y, (*shape[:2], heads, 3 * head_dim), path)
+    y = nn.view(b, y, (*shape[:2], heads, 3 * head_dim), path)
     parts = [(*shape[:2], heads, head_dim)] * 3
     q, k, v = (
-        view(b, part, shape, path)
+        nn.view(b, part, shape, path)
         for part in b.op_with_outputs("split", [y], parts, path, dim=-1, sizes=[head_dim] * 3)
     )
     if rotated:
         q, k = (b.op("rotary", [z], shape, path, head_dim=head_dim, rotary_dim=rotated) for z in (q, k))
-    y = attention(b, q, k, v, path, heads=heads, causal=True, p=c.attention_dropout)
-    return linear(b, y, f"{path}.dense", c.hidden_size, bias=c.attention_bias)
+    y = nn.attention(b, q, k, v, path, heads=heads, causal=True, p=c.attention_dropout)
+    return nn.linear(b, y, f"{path}.dense", c.hidden_size, bias=c.attention_bias)
 
 
 def _mlp(c: GptNeoxSettings, b: Builder, x: Tensor, path: str) -> Tensor:
-    y = linear(b, x, f"{path}.mlp.dense_h_to_4h", c.intermediate_size)
-    y = activation(b, y, f"{path}.mlp.act", c.hidden_act)
-    y = linear(b, y, f"{path}.mlp.dense_4h_to_h", c.hidden_size)
-    return dropout(b, y, f"{path}.post_mlp_dropout", c.hidden_dropout)
+    y = nn.linear(b, x, f"{path}.mlp.dense_h_to_4h", c.intermediate_size)
+    y = nn.activation(b, y, f"{path}.mlp.act", c.hidden_act)
+    y = nn.linear(b, y, f"{path}.mlp.dense_4h_to_h", c.hidden_size)
+    return nn.dropout(b, y, f"{path}.post_mlp_dropout", c.hidden_dropout)

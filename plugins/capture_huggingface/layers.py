@@ -87,7 +87,8 @@ def slice_dim(b: Builder, x: Tensor, dim: int, start: int, end: int, module: str
     """``x[start:end:step]`` along one dim, ``end`` within its size."""
     size = len(range(start, end, step))
     attributes = {"step": step} if step > 1 else {}
-    return b.op("slice", [x], (*x.shape[:dim], size, *x.shape[dim + 1 :]), module, dim=dim, start=start, end=end, **attributes)
+    shape = (*x.shape[:dim], size, *x.shape[dim + 1 :])
+    return b.op("slice", [x], shape, module, dim=dim, start=start, end=end, **attributes)
 
 
 def pad(b: Builder, x: Tensor, pads: list[int], module: str, value: int = 0) -> Tensor:
@@ -102,7 +103,7 @@ def attention(
     b: Builder, q: Tensor, k: Tensor, v: Tensor, module: str, *, heads: int, kv_heads: int | None = None,
     causal: bool = False, bias: Tensor | None = None, p: float = 0.0,
 ) -> Tensor:  # fmt: skip
-    """``q [b, s, (heads d)]``, ``k`` and ``v [b, t, (kv_heads d)]``, ``bias [1 or b, heads, s, t]`` added to the scores."""
+    """``q [b, s, (heads d)]``, ``k`` and ``v [b, t, (kv_heads d)]``, ``bias [1 or b, heads, s, t]`` onto the scores."""
     inputs = [q, k, v] if bias is None else [q, k, v, bias]
     attributes = {"dropout": p} if p > 0 else {}
     return b.op(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from partita.errors import ModelError
 from partita.graph import Graph, Tensor
+from partita.plugins.capture_huggingface import layers as nn
 from partita.plugins.capture_huggingface.builder import Builder
-from partita.plugins.capture_huggingface.layers import activation, add, attention, embedding, linear, rms_norm
-from partita.plugins.capture_huggingface.losses import causal_loss
+from partita.plugins.capture_huggingface.losses import causal_head
 from partita.plugins.capture_huggingface.settings import Activation, Layers, Probability, Size, TokenSettings, divide
 
 
@@ -43,34 +43,29 @@ def build(c: LlamaSettings, b: Builder) -> Graph:
     divide("num_attention_heads", c.num_attention_heads, "num_key_value_heads", kv_heads)
     ids, labels = b.input("input_ids", (b.samples, b.seq)), b.input("labels", (b.samples, b.seq))
     b.block("embedding")
-    x = embedding(b, ids, "model.embed_tokens", c.vocab_size, c.hidden_size)
+    x = nn.embedding(b, ids, "model.embed_tokens", c.vocab_size, c.hidden_size)
     for index in range(c.num_hidden_layers):
         x = _layer(c, b, x, f"model.layers.{index}", head_dim, kv_heads)
     b.block("head")
-    x = rms_norm(b, x, "model.norm")
-    table = None
-    if c.tie_word_embeddings:
-        table = b.parameter("model.embed_tokens.weight", c.vocab_size, c.hidden_size)
-        b.tie("lm_head.weight", table.name)
-    logits = linear(b, x, "lm_head", c.vocab_size, bias=False, weight=table)
-    return causal_loss(b, logits, labels)
+    x = nn.rms_norm(b, x, "model.norm")
+    return causal_head(b, x, labels, "model.embed_tokens", c.vocab_size, c.tie_word_embeddings)
 
 
 def _layer(c: LlamaSettings, b: Builder, x: Tensor, path: str, head_dim: int, kv_heads: int) -> Tensor:
     b.block(path)
     attn, mlp, bias = f"{path}.self_attn", f"{path}.mlp", c.attention_bias
-    y = rms_norm(b, x, f"{path}.input_layernorm")
-    q = linear(b, y, f"{attn}.q_proj", c.num_attention_heads * head_dim, bias=bias)
-    k = linear(b, y, f"{attn}.k_proj", kv_heads * head_dim, bias=bias)
-    v = linear(b, y, f"{attn}.v_proj", kv_heads * head_dim, bias=bias)
+    y = nn.rms_norm(b, x, f"{path}.input_layernorm")
+    q = nn.linear(b, y, f"{attn}.q_proj", c.num_attention_heads * head_dim, bias=bias)
+    k = nn.linear(b, y, f"{attn}.k_proj", kv_heads * head_dim, bias=bias)
+    v = nn.linear(b, y, f"{attn}.v_proj", kv_heads * head_dim, bias=bias)
     q, k = (b.op("rotary", [z], z.shape, attn, head_dim=head_dim) for z in (q, k))
-    y = attention(
+    y = nn.attention(
         b, q, k, v, attn, heads=c.num_attention_heads, kv_heads=kv_heads, causal=True, p=c.attention_dropout or 0.0
     )
-    x = add(b, x, linear(b, y, f"{attn}.o_proj", c.hidden_size, bias=bias), path)
-    y = rms_norm(b, x, f"{path}.post_attention_layernorm")
-    gate = linear(b, y, f"{mlp}.gate_proj", c.intermediate_size, bias=c.mlp_bias)
-    gate = activation(b, gate, f"{mlp}.act_fn", c.hidden_act)
-    up = linear(b, y, f"{mlp}.up_proj", c.intermediate_size, bias=c.mlp_bias)
+    x = nn.add(b, x, nn.linear(b, y, f"{attn}.o_proj", c.hidden_size, bias=bias), path)
+    y = nn.rms_norm(b, x, f"{path}.post_attention_layernorm")
+    gate = nn.linear(b, y, f"{mlp}.gate_proj", c.intermediate_size, bias=c.mlp_bias)
+    gate = nn.activation(b, gate, f"{mlp}.act_fn", c.hidden_act)
+    up = nn.linear(b, y, f"{mlp}.up_proj", c.intermediate_size, bias=c.mlp_bias)
     y = b.op("mul", [gate, up], gate.shape, mlp)
-    return add(b, x, linear(b, y, f"{mlp}.down_proj", c.hidden_size, bias=c.mlp_bias), path)
+    return nn.add(b, x, nn.linear(b, y, f"{mlp}.down_proj", c.hidden_size, bias=c.mlp_bias), path)

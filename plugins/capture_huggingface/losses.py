@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from partita.graph import Graph, Loss, Tensor
+from partita.plugins.capture_huggingface import layers as nn
 from partita.plugins.capture_huggingface.builder import Builder
-from partita.plugins.capture_huggingface.layers import pad, slice_dim
 
 IGNORED = -100
+
+
+def causal_head(b: Builder, x: Tensor, labels: Tensor, embedding: str, vocabulary: int, tied: bool) -> Graph:
+    """The finished graph of a causal language model, from its last hidden state: ``lm_head`` and loss.
+
+    ``tied`` says that ``lm_head`` has the weight of the module at path ``embedding``.
+    """
+    table = None
+    if tied:
+        table = b.parameter(f"{embedding}.weight", vocabulary, x.shape[-1])
+        b.tie("lm_head.weight", table.name)
+    return causal_loss(b, nn.linear(b, x, "lm_head", vocabulary, bias=False, weight=table), labels)
 
 
 def causal_loss(b: Builder, logits: Tensor, labels: Tensor) -> Graph:
@@ -16,8 +28,8 @@ def causal_loss(b: Builder, logits: Tensor, labels: Tensor) -> Graph:
     """
     if logits.dtype != "float32":
         logits = b.op("to", [logits], logits.shape, "", out_dtype="float32", dtype="float32")
-    padded = pad(b, labels, [0, 1], "", value=IGNORED)
-    shifted = slice_dim(b, padded, 1, 1, padded.shape[1], "")
+    padded = nn.pad(b, labels, [0, 1], "", value=IGNORED)
+    shifted = nn.slice_dim(b, padded, 1, 1, padded.shape[1], "")
     return cross_entropy_loss(b, logits, shifted)
 
 

@@ -17,8 +17,18 @@ from partita.errors import ModelError, listed
 from partita.files import describe
 
 
+def _listed(value: Any) -> Any:
+    """Tuples, which a configuration object gives where its file has lists, as lists."""
+    return list(value) if isinstance(value, tuple) else value
+
+
 def _pair(value: Any) -> Any:
-    return [value, value] if isinstance(value, int) and not isinstance(value, bool) else value
+    """One size for both sides as a pair."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return [value, value]
+    if not isinstance(value, list | tuple):
+        raise ValueError("one size or a pair [height, width] is needed")
+    return list(value)
 
 
 # 2**31 - 1 is the largest index that common kernels take; the number of layers bounds the work of capturing.
@@ -26,6 +36,7 @@ Size = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Layers = Annotated[int, Field(ge=1, le=10_000)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 Pair = Annotated[list[Size], BeforeValidator(_pair), Field(min_length=2, max_length=2)]
+Tuples = BeforeValidator(_listed)
 Activation = Literal[
     "gelu", "gelu_python", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh"
 ]  # fmt: skip
@@ -61,7 +72,7 @@ class Settings(BaseModel):
         for key, field in cls._slips(renamed):
             raise ModelError(
                 f'"{key}" is unknown and "{field}" is missing: did you mean "{field}"? '
-                f'Without it {field} would be {cls.model_fields[field].default!r}'
+                f"Without it {field} would be {cls.model_fields[field].default!r}"
             )
         try:
             return cls.model_validate(renamed)
@@ -95,7 +106,7 @@ class Settings(BaseModel):
 
 
 class TokenSettings(Settings):
-    """Settings of a model that reads tokens. ``learned``: the key that bounds the sequence, if positions are learned."""
+    """Settings of a model that reads tokens. ``learned``: the key that bounds the sequence of learned positions."""
 
     learned: ClassVar[str | None] = None
 
@@ -121,7 +132,7 @@ class ImageSettings(Settings):
 
     image_size: Pair = Field(default=[224, 224])
     num_channels: Size = 3
-    id2label: dict[str, Any] | None = None
+    id2label: dict[Any, Any] | None = None
     num_labels: int | None = None
     problem_type: str | None = None
 

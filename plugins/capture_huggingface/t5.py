@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 from partita.graph import Graph, Tensor
+from partita.plugins.capture_huggingface import layers as nn
 from partita.plugins.capture_huggingface.builder import Builder
-from partita.plugins.capture_huggingface.layers import (
-    activation, add, attention, dropout, embedding, linear, pad, permute, rms_norm, slice_dim, view,
-)  # fmt: skip
 from partita.plugins.capture_huggingface.losses import cross_entropy_loss
 from partita.plugins.capture_huggingface.settings import Layers, Probability, Size, TokenSettings
 
@@ -20,7 +19,7 @@ class T5Settings(TokenSettings):
     that the decoder's output is not scaled.
     """
 
-    also = {
+    also: ClassVar[Mapping[str, str]] = {
         "hidden_size": "d_model", "num_attention_heads": "num_heads", "num_hidden_layers": "num_layers",
         "head_dim": "d_kv",
     }  # fmt: skip
@@ -52,26 +51,26 @@ def build(c: T5Settings, b: Builder) -> Graph:
     table = b.parameter("shared.weight", c.vocab_size, c.d_model)
     for name in ("encoder.embed_tokens", "decoder.embed_tokens", "lm_head"):
         b.tie(f"{name}.weight", table.name)
-    x = embedding(b, ids, "encoder.embed_tokens", c.vocab_size, c.d_model, weight=table)
-    x = dropout(b, x, "encoder.dropout", c.dropout_rate)
+    x = nn.embedding(b, ids, "encoder.embed_tokens", c.vocab_size, c.d_model, weight=table)
+    x = nn.dropout(b, x, "encoder.dropout", c.dropout_rate)
     bias = None
     for index in range(c.num_layers):
         x, bias = _block(c, b, x, f"encoder.block.{index}", bias)
     b.block("between.0")
-    encoded = dropout(b, rms_norm(b, x, "encoder.final_layer_norm"), "encoder.dropout", c.dropout_rate)
+    encoded = nn.dropout(b, nn.rms_norm(b, x, "encoder.final_layer_norm"), "encoder.dropout", c.dropout_rate)
     # Ignored labels become padding tokens as well: which ids are looked up changes no shape.
-    shifted = pad(b, slice_dim(b, labels, 1, 0, labels.shape[1] - 1, ""), [1, 0], "")
-    x = embedding(b, shifted, "decoder.embed_tokens", c.vocab_size, c.d_model, weight=table)
-    x = dropout(b, x, "decoder.dropout", c.dropout_rate)
+    shifted = nn.pad(b, nn.slice_dim(b, labels, 1, 0, labels.shape[1] - 1, ""), [1, 0], "")
+    x = nn.embedding(b, shifted, "decoder.embed_tokens", c.vocab_size, c.d_model, weight=table)
+    x = nn.dropout(b, x, "decoder.dropout", c.dropout_rate)
     bias = None
     for index in range(c.num_decoder_layers or c.num_layers):
         x, bias = _block(c, b, x, f"decoder.block.{index}", bias, encoded)
     b.block("head")
-    x = dropout(b, rms_norm(b, x, "decoder.final_layer_norm"), "decoder.dropout", c.dropout_rate)
+    x = nn.dropout(b, nn.rms_norm(b, x, "decoder.final_layer_norm"), "decoder.dropout", c.dropout_rate)
     scaled = c.tie_word_embeddings if c.scale_decoder_outputs is None else c.scale_decoder_outputs
     if scaled:
         x = b.op("scale", [x], x.shape, "", factor=c.d_model**-0.5)
-    logits = linear(b, x, "lm_head", c.vocab_size, bias=False, weight=table)
+    logits = nn.linear(b, x, "lm_head", c.vocab_size, bias=False, weight=table)
     return cross_entropy_loss(b, logits, labels)
 
 
@@ -81,21 +80,21 @@ def _block(
     """One block and the position bias that it used, which the first block of a stack makes for all."""
     b.block(path)
     layer = f"{path}.layer.0"
-    y = rms_norm(b, x, f"{layer}.layer_norm")
+    y = nn.rms_norm(b, x, f"{layer}.layer_norm")
     y, bias = _attention(c, b, y, y, f"{layer}.SelfAttention", bias, causal=encoded is not None)
-    x = add(b, x, dropout(b, y, f"{layer}.dropout", c.dropout_rate), layer)
+    x = nn.add(b, x, nn.dropout(b, y, f"{layer}.dropout", c.dropout_rate), layer)
     if encoded is not None:
         layer = f"{path}.layer.1"
-        y = rms_norm(b, x, f"{layer}.layer_norm")
+        y = nn.rms_norm(b, x, f"{layer}.layer_norm")
         y = _cross_attention(c, b, y, encoded, f"{layer}.EncDecAttention")
-        x = add(b, x, dropout(b, y, f"{layer}.dropout", c.dropout_rate), layer)
+        x = nn.add(b, x, nn.dropout(b, y, f"{layer}.dropout", c.dropout_rate), layer)
     layer = f"{path}.layer.{1 if encoded is None else 2}"
-    y = _feed_forward(c, b, rms_norm(b, x, f"{layer}.layer_norm"), f"{layer}.DenseReluDense")
-    return add(b, x, dropout(b, y, f"{layer}.dropout", c.dropout_rate), layer), bias
+    y = _feed_forward(c, b, nn.rms_norm(b, x, f"{layer}.layer_norm"), f"{layer}.DenseReluDense")
+    return nn.add(b, x, nn.dropout(b, y, f"{layer}.dropout", c.dropout_rate), layer), bias
 
 
 def _project(c: T5Settings, b: Builder, x: Tensor, path: str) -> Tensor:
-    return linear(b, x, path, c.num_heads * c.d_kv, bias=False)
+    return nn.linear(b, x, path, c.num_heads * c.d_kv, bias=False)
 
 
 def _attention(
@@ -106,26 +105,26 @@ def _attention(
         seq = x.shape[1]
         buckets = b.buffer(f"{path}.position_buckets", (seq, seq))
         table = f"{path}.relative_attention_bias"
-        bias = embedding(b, buckets, table, c.relative_attention_num_buckets, c.num_heads)
-        bias = view(b, permute(b, bias, (2, 0, 1), path), (1, c.num_heads, seq, seq), path)
-    y = attention(b, q, k, v, path, heads=c.num_heads, causal=causal, bias=bias, p=c.dropout_rate)
-    return linear(b, y, f"{path}.o", c.d_model, bias=False), bias
+        bias = nn.embedding(b, buckets, table, c.relative_attention_num_buckets, c.num_heads)
+        bias = nn.view(b, nn.permute(b, bias, (2, 0, 1), path), (1, c.num_heads, seq, seq), path)
+    y = nn.attention(b, q, k, v, path, heads=c.num_heads, causal=causal, bias=bias, p=c.dropout_rate)
+    return nn.linear(b, y, f"{path}.o", c.d_model, bias=False), bias
 
 
 def _cross_attention(c: T5Settings, b: Builder, x: Tensor, encoded: Tensor, path: str) -> Tensor:
     """Attention to the encoder's output; its position bias is zero in transformers and left out here."""
     q, k, v = (_project(c, b, z, f"{path}.{part}") for z, part in ((x, "q"), (encoded, "k"), (encoded, "v")))
-    y = attention(b, q, k, v, path, heads=c.num_heads, p=c.dropout_rate)
-    return linear(b, y, f"{path}.o", c.d_model, bias=False)
+    y = nn.attention(b, q, k, v, path, heads=c.num_heads, p=c.dropout_rate)
+    return nn.linear(b, y, f"{path}.o", c.d_model, bias=False)
 
 
 def _feed_forward(c: T5Settings, b: Builder, x: Tensor, path: str) -> Tensor:
-    gate, dash, name = c.feed_forward_proj.rpartition("-")
+    gate, _, name = c.feed_forward_proj.rpartition("-")
     # Configurations say "gated-gelu" and mean the tanh approximation.
     name = "gelu_new" if gate and name == "gelu" else name
-    y = linear(b, x, f"{path}.wi_0" if gate else f"{path}.wi", c.d_ff, bias=False)
-    y = activation(b, y, f"{path}.act", name)
+    y = nn.linear(b, x, f"{path}.wi_0" if gate else f"{path}.wi", c.d_ff, bias=False)
+    y = nn.activation(b, y, f"{path}.act", name)
     if gate:
-        y = b.op("mul", [y, linear(b, x, f"{path}.wi_1", c.d_ff, bias=False)], y.shape, path)
-    y = dropout(b, y, f"{path}.dropout", c.dropout_rate)
-    return linear(b, y, f"{path}.wo", c.d_model, bias=False)
+        y = b.op("mul", [y, nn.linear(b, x, f"{path}.wi_1", c.d_ff, bias=False)], y.shape, path)
+    y = nn.dropout(b, y, f"{path}.dropout", c.dropout_rate)
+    return nn.linear(b, y, f"{path}.wo", c.d_model, bias=False)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import Field
 
-from partita.errors import ModelError
 from partita.graph import Graph, Tensor
+from partita.plugins.capture_huggingface import layers as nn
 from partita.plugins.capture_huggingface.builder import Builder
-from partita.plugins.capture_huggingface.layers import (
-    activation, add, attention, dropout, layer_norm, linear, permute, view,
-)  # fmt: skip
 from partita.plugins.capture_huggingface.losses import cross_entropy_loss
+from partita.plugins.capture_huggingface.patches import patch_embedding, patch_grid
 from partita.plugins.capture_huggingface.settings import (
-    Activation, ImageSettings, Layers, Pair, Probability, Size, divide,
-)  # fmt: skip
+    Activation,
+    ImageSettings,
+    Layers,
+    Pair,
+    Probability,
+    Size,
+    divide,
+)
 
 
 class VitSettings(ImageSettings):
@@ -33,29 +35,11 @@ class VitSettings(ImageSettings):
     qkv_bias: bool = True
 
 
-def patches(image: list[int], patch: list[int]) -> tuple[int, int]:
-    """Rows and columns of whole patches in an image; ModelError when there is none."""
-    if patch[0] > image[0] or patch[1] > image[1]:
-        raise ModelError(f"patch_size={patch} is larger than image_size={image}; up to {image} works")
-    return image[0] // patch[0], image[1] // patch[1]
-
-
-def patch_embedding(b: Builder, pixels: Tensor, path: str, size: int, patch: list[int]) -> Tensor:
-    """``[b, c, H, W] -> [b, patches, size]`` by a convolution that steps by whole patches."""
-    rows, columns = patches(list(pixels.shape[2:]), patch)
-    projection = f"{path}.projection"
-    weight = b.parameter(f"{projection}.weight", size, pixels.shape[1], *patch)
-    bias = b.parameter(f"{projection}.bias", size)
-    shape = (b.samples, size, rows, columns)
-    x = b.op("conv2d", [pixels, weight, bias], shape, projection, name=projection, stride=list(patch))
-    x = view(b, x, (b.samples, size, rows * columns), path)
-    return permute(b, x, (0, 2, 1), path)
-
-
 def build(c: VitSettings, b: Builder) -> Graph:
     """``ViTForImageClassification`` with labels."""
     head_dim = c.head_dim or divide("hidden_size", c.hidden_size, "num_attention_heads", c.num_attention_heads)
     classes = c.classes
+    patch_grid(c.image_size, c.patch_size)
     pixels = b.input("pixel_values", (b.samples, c.num_channels, *c.image_size), b.dtype)
     labels = b.input("labels", (b.samples,))
     b.block("embedding")
@@ -63,31 +47,31 @@ def build(c: VitSettings, b: Builder) -> Graph:
     for index in range(c.num_hidden_layers):
         x = _layer(c, b, x, f"vit.layers.{index}", c.num_attention_heads * head_dim)
     b.block("head")
-    x = layer_norm(b, x, "vit.layernorm")
+    x = nn.layer_norm(b, x, "vit.layernorm")
     x = b.op("select", [x], (b.samples, c.hidden_size), "", dim=1, index=0)
-    return cross_entropy_loss(b, linear(b, x, "classifier", classes), labels)
+    return cross_entropy_loss(b, nn.linear(b, x, "classifier", classes), labels)
 
 
 def _embedding(c: VitSettings, b: Builder, pixels: Tensor, path: str) -> Tensor:
     x = patch_embedding(b, pixels, f"{path}.patch_embeddings", c.hidden_size, c.patch_size)
     token = b.parameter(f"{path}.cls_token", 1, 1, c.hidden_size)
     token = b.op("expand", [token], (b.samples, 1, c.hidden_size), path)
-    shape: Any = (b.samples, x.shape[1] + 1, c.hidden_size)
+    shape = (b.samples, x.shape[1] + 1, c.hidden_size)
     x = b.op("cat", [token, x], shape, path, dim=1)
-    x = add(b, x, b.parameter(f"{path}.position_embeddings", 1, *shape[1:]), path)
-    return dropout(b, x, f"{path}.dropout", c.hidden_dropout_prob)
+    x = nn.add(b, x, b.parameter(f"{path}.position_embeddings", 1, *shape[1:]), path)
+    return nn.dropout(b, x, f"{path}.dropout", c.hidden_dropout_prob)
 
 
 def _layer(c: VitSettings, b: Builder, x: Tensor, path: str, width: int) -> Tensor:
     b.block(path)
     attn = f"{path}.attention"
-    y = layer_norm(b, x, f"{path}.layernorm_before")
-    q, k, v = (linear(b, y, f"{attn}.{part}_proj", width, bias=c.qkv_bias) for part in "qkv")
-    y = attention(b, q, k, v, attn, heads=c.num_attention_heads, p=c.attention_probs_dropout_prob)
-    y = linear(b, y, f"{attn}.o_proj", c.hidden_size)
-    x = add(b, dropout(b, y, f"{path}.dropout", c.hidden_dropout_prob), x, path)
-    y = layer_norm(b, x, f"{path}.layernorm_after")
-    y = linear(b, y, f"{path}.mlp.fc1", c.intermediate_size)
-    y = activation(b, y, f"{path}.mlp.activation_fn", c.hidden_act)
-    y = linear(b, y, f"{path}.mlp.fc2", c.hidden_size)
-    return add(b, dropout(b, y, f"{path}.dropout", c.hidden_dropout_prob), x, path)
+    y = nn.layer_norm(b, x, f"{path}.layernorm_before")
+    q, k, v = (nn.linear(b, y, f"{attn}.{part}_proj", width, bias=c.qkv_bias) for part in "qkv")
+    y = nn.attention(b, q, k, v, attn, heads=c.num_attention_heads, p=c.attention_probs_dropout_prob)
+    y = nn.linear(b, y, f"{attn}.o_proj", c.hidden_size)
+    x = nn.add(b, nn.dropout(b, y, f"{path}.dropout", c.hidden_dropout_prob), x, path)
+    y = nn.layer_norm(b, x, f"{path}.layernorm_after")
+    y = nn.linear(b, y, f"{path}.mlp.fc1", c.intermediate_size)
+    y = nn.activation(b, y, f"{path}.mlp.activation_fn", c.hidden_act)
+    y = nn.linear(b, y, f"{path}.mlp.fc2", c.hidden_size)
+    return nn.add(b, nn.dropout(b, y, f"{path}.dropout", c.hidden_dropout_prob), x, path)

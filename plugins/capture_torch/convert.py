@@ -8,7 +8,6 @@ program is functionalised first.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -49,12 +48,16 @@ def unchanged(node: Node) -> Node | None:
     return source if before.dtype == after.dtype and before.shape == after.shape else None
 
 
-def encode(value: Any, position: Mapping[Node, int]) -> Any:
-    """An argument as a JSON value; tensors as ``{"tensor": i}``. ModelError for a size that isn't a number."""
+def encode(value: Any, inputs: list[Node]) -> Any:
+    """An argument as a JSON value; a tensor is appended to ``inputs`` and stands as ``{"tensor": i}``.
+
+    ModelError for a size that isn't a number.
+    """
     if isinstance(value, Node):
-        return {"tensor": position[value]}
+        inputs.append(value)
+        return {"tensor": len(inputs) - 1}
     if isinstance(value, (list, tuple)):
-        return [encode(item, position) for item in value]
+        return [encode(item, inputs) for item in value]
     if isinstance(value, torch.dtype):
         return {"dtype": str(value).removeprefix("torch.")}
     if isinstance(value, torch.memory_format):
@@ -83,11 +86,11 @@ def decode(value: Any, tensors: list[torch.Tensor], device: torch.device) -> Any
 
 
 def arguments(node: Node) -> tuple[list[Node], dict[str, Any]]:
-    """The node's tensor inputs, each once, and its attributes (``target``, ``args``, ``kwargs``)."""
-    inputs = list(node.all_input_nodes)
-    position = {source: index for index, source in enumerate(inputs)}
+    """The node's tensor inputs, in the order of its arguments, and its attributes (``target``, ``args``, ``kwargs``)."""
+    inputs: list[Node] = []
+    args = encode(list(node.args), inputs)
     kwargs = {
-        key: encode(value, position)
+        key: encode(value, inputs)
         for key, value in node.kwargs.items()
         if key not in ("layout", "pin_memory") and value is not None
     }
@@ -98,5 +101,5 @@ def arguments(node: Node) -> tuple[list[Node], dict[str, Any]]:
             kwargs["device"] = {"device": None}
         if "device" in kwargs and kind_of(node) == "to":
             kwargs["device"] = {"device": None}
-    attributes = {"target": str(node.target), "args": encode(list(node.args), position), "kwargs": kwargs}
+    attributes = {"target": str(node.target), "args": args, "kwargs": kwargs}
     return inputs, attributes

@@ -1,0 +1,1 @@
+"""The one runtime: a Program's queues on torch.distributed."""

@@ -1,0 +1,55 @@
+"""The plain torch engine: gradients by autograd, averaged over data-parallel copies, applied by a torch optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from partita.adapters.torch.groups import Groups
+from partita.adapters.torch.stage import StageModule
+
+
+class TorchEngine:
+    """Adds what copies of a stage computed (their losses already count each its share of the global batch), clips, steps."""
+
+    def __init__(
+        self, stage: StageModule, groups: Groups, optimizer: torch.optim.Optimizer, clip_norm: float | None = None
+    ):
+        self.stage = stage
+        self.groups = groups
+        self.optimizer = optimizer
+        self.clip_norm = clip_norm
+
+    def backward(self, outputs: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+        torch.autograd.backward(list(outputs), list(gradients))
+
+    def reduce(self) -> None:
+        for parameter in self.stage.trained.values():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            if self.groups.data is not None:
+                dist.all_reduce(parameter.grad, group=self.groups.data)
+
+    def update(self) -> None:
+        if self.clip_norm is not None:
+            norm = self.global_norm()
+            if norm > self.clip_norm:
+                for parameter in self.stage.trained.values():
+                    parameter.grad.mul_(self.clip_norm / (norm + 1e-6))  # type: ignore[union-attr]
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def global_norm(self) -> float:
+        """The norm over all parameters of the model, each counted once: shared ones by their owner, whole ones by rank 0."""
+        device = next(iter(self.stage.trained.values())).device if self.stage.trained else torch.device("cpu")
+        total = torch.zeros((), dtype=torch.float64, device=device)
+        for name, parameter in self.stage.trained.items():
+            cut = self.stage.piece.parameters[name] is not None
+            if parameter.grad is not None and (cut or self.stage.context.rank == 0):
+                total += parameter.grad.double().pow(2).sum()
+        if self.groups.model is not None:
+            dist.all_reduce(total, group=self.groups.model)
+        return float(total.sqrt())

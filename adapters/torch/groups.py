@@ -1,0 +1,45 @@
+"""The process groups of a program. Every rank must make them, in the same order, whether it is a member or not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.distributed as dist
+
+from partita.spacetime.program import Program
+
+
+@dataclass(frozen=True)
+class Groups:
+    """``tensor`` shares the pieces of this rank's stage (None: alone), ``data`` holds the same parameters, ``model`` is one
+    whole copy of the model. ``values`` and ``gradients`` are two groups of all ranks, one for each direction of transfers:
+    two streams, so that a paired exchange can't block itself.
+    """
+
+    rank: int
+    tensor: dist.ProcessGroup | None
+    data: dist.ProcessGroup | None
+    model: dist.ProcessGroup | None
+    values: dist.ProcessGroup
+    gradients: dist.ProcessGroup
+
+
+def make_groups(program: Program) -> Groups:
+    """Make the groups. Collective over all ranks."""
+    rank = dist.get_rank()
+    devices = sorted(program.places)
+    tensor = _mine(rank, sorted({program.tensor_group(device) for device in devices}))
+    data = _mine(rank, sorted({program.data_group(device) for device in devices}))
+    copies = sorted({place.data for place in program.places.values()})
+    model = _mine(rank, [tuple(d for d in devices if program.places[d].data == copy) for copy in copies])
+    return Groups(rank, tensor, data, model, dist.new_group(), dist.new_group())
+
+
+def _mine(rank: int, groups: list[tuple[int, ...]]) -> dist.ProcessGroup | None:
+    found = None
+    for members in groups:
+        if len(members) > 1:
+            group = dist.new_group(list(members))
+            if rank in members:
+                found = group
+    return found

@@ -1,0 +1,271 @@
+"""Execute one rank's queue: exactly the tasks of the program, in their order.
+
+Receives are posted ahead of the compute that needs them, sends don't wait, values and gradients travel in groups of
+their own, and between two ranks each direction keeps the order of the queue: the communication model under which the
+program's order is free of deadlock. How gradients are computed, averaged and applied is the ``Engine``'s business, so
+that DeepSpeed's engine and plain torch run the same queues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from partita.adapters.torch.groups import Groups
+from partita.adapters.torch.stage import StageModule
+from partita.errors import InputError
+from partita.spacetime.program import Program, Task
+
+Batch = Mapping[str, Tensor]
+
+
+class Engine(Protocol):
+    """What a framework does with a stage's gradients."""
+
+    def backward(self, outputs: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+        """Back-propagate from outputs with their gradients (None: a scalar, gradient 1) into the parameters."""
+
+    def reduce(self) -> None:
+        """Average the gradients over the data-parallel copies."""
+
+    def update(self) -> None:
+        """Apply the optimizer once."""
+
+
+class Runtime:
+    """One rank of a program. ``step`` takes this copy's micro-batches and returns the loss of the global batch."""
+
+    def __init__(
+        self,
+        program: Program,
+        stage: StageModule,
+        groups: Groups,
+        *,
+        device: torch.device,
+        seed: int = 0,
+        observe: Callable[[Task], None] | None = None,
+    ):
+        self.program = program
+        self.stage = stage
+        self.groups = groups
+        self.device = device
+        self.seed = seed
+        self.observe = observe
+        self.queue = program.queues[groups.rank]
+        self.place = program.places[groups.rank]
+        self.steps = 0
+        self.loss_ops = _loss_ops(stage, program)
+
+    def step(self, batches: Iterator[Batch], engine: Engine) -> float:
+        """Run the queue once. ``batches`` yields ``program.micro_batches`` dicts of the model's inputs.
+
+        InputError when it runs dry or a micro-batch has another shape than the plan's.
+        """
+        micro = [self._micro_batch(batches, index) for index in range(self.program.micro_batches)]
+        scale = self._loss_scale(micro)
+        state = _Step(self, micro, scale, engine)
+        for index, task in enumerate(self.queue):
+            state.post_receives(index)
+            if self.observe:
+                self.observe(task)
+            getattr(state, task.kind)(task)
+        state.finish()
+        self.steps += 1
+        return self._total(state.loss)
+
+    def _micro_batch(self, batches: Iterator[Batch], index: int) -> dict[str, Tensor]:
+        try:
+            batch = next(batches)
+        except StopIteration:
+            raise InputError(
+                f"the iterator ended after {index} micro-batches, the plan needs {self.program.micro_batches} a step"
+            ) from None
+        found = {}
+        for name in self.stage.piece.batch:
+            if name not in batch:
+                raise InputError(f'the batch has no "{name}"; it has {", ".join(batch)}')
+            wanted = self.stage.input_shapes[name]
+            if tuple(batch[name].shape) != wanted:
+                raise InputError(
+                    f'micro-batch {index}: "{name}" has shape {list(batch[name].shape)}, the plan was lowered for {list(wanted)}'
+                )
+            found[name] = batch[name].to(self.device)
+        return found
+
+    def _loss_scale(self, micro: Sequence[dict[str, Tensor]]) -> float:
+        """What a micro-batch's loss counts for: one over the tokens, or over the micro-batches, of the global batch."""
+        if self.place.stage != self.program.loss_stage or self.program.loss is None:
+            return 0.0
+        if self.program.loss.weighting == "samples":
+            return 1.0 / (self.program.micro_batches * self.program.dp[self.place.stage])
+        count = torch.zeros((), dtype=torch.float64)
+        for batch in micro:
+            values = self.stage.constants(batch, self.stage.context, self.loss_ops)
+            count += (values[self.program.loss.targets] != self.program.loss.ignore_index).sum().cpu()
+        if self.groups.data is not None:
+            count = count.to(self.device)
+            dist.all_reduce(count, group=self.groups.data)
+        if count == 0:
+            raise InputError(f"every label of the global batch is {self.program.loss.ignore_index}: no token to learn from")
+        return 1.0 / float(count)
+
+    def _total(self, loss: float) -> float:
+        """The loss of the global batch, the same on every rank."""
+        counted = loss if self.place.tensor == 0 else 0.0
+        total = torch.tensor(counted, dtype=torch.float64, device=self.device)
+        dist.all_reduce(total, group=self.groups.values)
+        return float(total)
+
+
+def _loss_ops(stage: StageModule, program: Program) -> tuple[Any, ...]:
+    """The constant ops that the targets of the loss need."""
+    if program.loss is None or program.loss.targets is None:
+        return ()
+    wanted, found = {program.loss.targets}, []
+    for local in reversed(stage.piece.constants):
+        if wanted & set(local.op.outputs):
+            found.append(local)
+            wanted.update(local.op.inputs)
+    return tuple(reversed(found))
+
+
+class _Step:
+    """The state of one step: values and gradients in flight, pending sends, posted receives."""
+
+    def __init__(self, runtime: Runtime, micro: Sequence[dict[str, Tensor]], scale: float, engine: Engine):
+        self.runtime = runtime
+        self.micro = micro
+        self.scale = scale
+        self.engine = engine
+        self.values: dict[str, Tensor] = {}
+        self.saved: dict[int, tuple[dict[str, Tensor], dict[str, Tensor]]] = {}
+        self.received: dict[int, tuple[Any, Tensor]] = {}
+        self.pending: list[tuple[Any, Tensor]] = []
+        self.posted = 0
+        self.loss = 0.0
+        self.copied: dict[str, Tensor] = {}
+
+    def post_receives(self, index: int) -> None:
+        """Post the receives of this task and of what follows, through the compute after the next one."""
+        queue, computes = self.runtime.queue, 0
+        end = max(self.posted, index)
+        while end < len(queue) and computes < 2:
+            if queue[end].kind in ("forward", "backward"):
+                computes += 1
+            end += 1
+        for position in range(self.posted, end):
+            task = queue[position]
+            if task.kind == "receive":
+                edge = task.transfer
+                assert edge is not None and task.peer is not None
+                buffer = torch.empty(
+                    self._wire_shape(task), dtype=getattr(torch, edge.dtype), device=self.runtime.device
+                )
+                self.received[position] = (dist.irecv(buffer, task.peer, group=self._group(task)), buffer)
+        self.posted = max(self.posted, end)
+        self.position = index
+
+    def receive(self, task: Task) -> None:
+        work, buffer = self.received.pop(self.position)
+        work.wait()
+        edge = task.transfer
+        assert edge is not None
+        if edge.what == "parameter_gradient":
+            self.engine.backward([self._parameter(edge.tensor)], [buffer])
+        elif edge.what == "parameter":
+            with torch.no_grad():
+                self._parameter(edge.tensor).copy_(buffer)
+        else:
+            self.values[task.writes[0]] = buffer
+
+    def send(self, task: Task) -> None:
+        edge = task.transfer
+        assert edge is not None and task.peer is not None
+        if edge.what == "parameter":
+            value = self._parameter(edge.tensor).detach()
+        elif edge.what == "parameter_gradient":
+            parameter = self._parameter(edge.tensor)
+            value = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            parameter.grad = None
+        elif edge.what == "gradient":
+            value = self.values.pop(task.reads[0])
+        else:
+            value = self.values[task.reads[0]].detach()
+        value = value.to(getattr(torch, edge.dtype)).contiguous()
+        self.pending.append((dist.isend(value, task.peer, group=self._group(task)), value))
+        self.pending = [(work, held) for work, held in self.pending if not work.is_completed()]
+
+    def forward(self, task: Task) -> None:
+        stage, micro = self.runtime.stage, task.micro
+        assert micro is not None
+        inputs = {}
+        for name in stage.piece.inputs:
+            value = self.values.pop(f"{name}@{micro}")
+            inputs[name] = value.requires_grad_() if name in stage.differentiable else value
+        key = (
+            self.runtime.seed, self.runtime.steps,
+            self.runtime.place.data * self.runtime.program.micro_batches + micro,
+        )  # fmt: skip
+        outputs = stage(self.micro[micro], inputs, key)
+        self.saved[micro] = (inputs, outputs)
+        loss = self.runtime.program.loss
+        for name, value in outputs.items():
+            if loss is not None and name == loss.tensor:
+                self.loss += float(value.detach()) * self.scale
+            else:
+                self.values[f"{name}@{micro}"] = value
+
+    def backward(self, task: Task) -> None:
+        micro = task.micro
+        assert micro is not None
+        inputs, outputs = self.saved.pop(micro)
+        loss = self.runtime.program.loss
+        roots: list[Tensor] = []
+        gradients: list[Tensor | None] = []
+        arrived: dict[str, Tensor] = {}
+        for edge in task.gradients:
+            if edge.target == task.stage:
+                gradient = self.values.pop(edge.key(micro))
+                arrived[edge.tensor] = arrived[edge.tensor] + gradient if edge.tensor in arrived else gradient
+        for name, value in outputs.items():
+            if loss is not None and name == loss.tensor:
+                roots.append(value * self.scale)
+                gradients.append(None)
+            elif name in arrived:
+                roots.append(value)
+                gradients.append(arrived[name])
+            self.values.pop(f"{name}@{micro}", None)
+        if roots:
+            self.engine.backward(roots, gradients)
+        for edge in task.gradients:
+            if edge.source == task.stage:
+                leaf = inputs[edge.tensor]
+                self.values[edge.key(micro)] = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+
+    def reduce(self, task: Task) -> None:
+        self.engine.reduce()
+
+    def update(self, task: Task) -> None:
+        self.engine.update()
+
+    def finish(self) -> None:
+        for work, _ in self.pending:
+            work.wait()
+
+    def _parameter(self, name: str) -> Tensor:
+        return self.runtime.stage.parameters_by_name[name]
+
+    def _wire_shape(self, task: Task) -> tuple[int, ...]:
+        edge = task.transfer
+        assert edge is not None
+        flipped = edge.what.startswith("parameter") and edge.tensor in self.runtime.stage.flipped
+        return edge.shape[::-1] if flipped else edge.shape
+
+    def _group(self, task: Task) -> dist.ProcessGroup:
+        assert task.transfer is not None
+        backwards = task.transfer.what in ("gradient", "parameter_gradient")
+        return self.runtime.groups.gradients if backwards else self.runtime.groups.values

@@ -1,0 +1,207 @@
+"""A stage as an ``nn.Module``: its local parameters, and its piece's code over them.
+
+Each block is a submodule (ZeRO-3 gathers a block's parameters when it runs). Inside a block, parameters stand under the
+names that they have in the model: ``dense_name`` strips the block. An adapter can realise ops by modules of its own
+(Megatron's layers): it then creates the parameters of those ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from partita.adapters.torch.execute import Context, is_random, run, seed_for
+from partita.graph import Graph
+from partita.spacetime.program import LocalOp, Piece, Segment, Shard
+
+# Given an op and the shapes of its local parameters: a module that takes the op's other inputs, or None.
+Realise = Callable[[LocalOp, "Parameters"], "Realised | None"]
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The local parameters that an op reads: dense name to local shape, and those that exist already (tied ones)."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    made: Mapping[str, nn.Parameter]
+    dtype: torch.dtype
+    group: dist.ProcessGroup
+
+
+@dataclass(frozen=True)
+class Realised:
+    """A module that stands for an op. ``owns`` maps its parameters' names to dense names, ``flipped`` are stored transposed."""
+
+    module: nn.Module
+    owns: Mapping[str, str]
+    flipped: frozenset[str] = frozenset()
+
+
+class Containers(nn.Module):
+    """A module that only holds others; parameters hang in it under dotted names."""
+
+    def place(self, path: str, item: nn.Module | nn.Parameter) -> None:
+        parent: nn.Module = self
+        *folders, leaf = path.split(".")
+        for folder in folders:
+            if folder not in parent._modules:
+                parent.add_module(folder, Containers())
+            parent = parent._modules[folder]  # type: ignore[assignment]
+        if isinstance(item, nn.Parameter):
+            parent.register_parameter(leaf, item)
+        else:
+            parent.add_module(leaf, item)
+
+
+class BlockModule(Containers):
+    """One block of a stage: parameters and ops."""
+
+    def __init__(self, segment: Segment):
+        super().__init__()
+        self.segment = segment
+        self.read: dict[str, nn.Parameter] = {}
+        self.realised: dict[str, nn.Module] = {}
+
+    def forward(self, values: dict[str, Tensor], context: Context) -> dict[str, Tensor]:
+        """The values that the block makes, from those made before and the block's parameters."""
+        made: dict[str, Tensor] = {}
+
+        def find(name: str) -> Tensor:
+            if name in made:
+                return made[name]
+            return values[name] if name in values else self.read[name]
+
+        for local in self.segment.ops:
+            module = self.realised.get(local.op.name)
+            if module is None:
+                results = run(local, [find(name) for name in local.op.inputs], context)
+            else:
+                if is_random(local):
+                    seed_for(local, context)
+                results = [module(*(find(name) for name in local.op.inputs))]
+            made.update(zip(local.op.outputs, results, strict=True))
+        return made
+
+
+class StageModule(nn.Module):
+    """All of a stage. ``forward(batch, inputs, context)`` gives the piece's outputs by name."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        piece: Piece,
+        *,
+        buffers: Mapping[str, Tensor],
+        group: dist.ProcessGroup | None,
+        rank: int,
+        device: torch.device,
+        realise: Realise | None = None,
+    ):
+        super().__init__()
+        self.piece = piece
+        self.flipped: set[str] = set()
+        self.context = Context(device, group, rank)
+        self.input_shapes = {name: graph.tensor[name].shape for name in piece.batch}
+        self.differentiable = {name for name in piece.inputs if graph.tensor[name].gradient}
+        self.parameters_by_name: dict[str, nn.Parameter] = {}
+        self.constant_buffers = {name: buffers[name].to(device) for name in piece.buffers}
+        for segment in piece.segments:
+            self.add_module(segment.block.replace(".", "/"), self._block(graph, segment, realise))
+
+    def _block(self, graph: Graph, segment: Segment, realise: Realise | None) -> BlockModule:
+        block = BlockModule(segment)
+        for local in segment.ops:
+            names = [n for n in local.op.inputs if n in self.piece.parameters]
+            if not names:
+                continue
+            shapes = {n: local_parameter_shape(graph.tensor[n].shape, self.piece.parameters[n]) for n in names}
+            dtype = getattr(torch, graph.tensor[names[0]].dtype)
+            if realise and self.context.group is not None and local.form in ("column", "row", "vocabulary"):
+                found = realise(local, Parameters(shapes, self.parameters_by_name, dtype, self.context.group))
+                if found is not None:
+                    self._adopt(block, local, found)
+                    continue
+            for name in names:
+                self._read(graph, block, name, shapes[name])
+        return block
+
+    def _read(self, graph: Graph, block: BlockModule, name: str, shape: tuple[int, ...]) -> None:
+        if name in block.read:
+            return
+        parameter = self.parameters_by_name.get(name)
+        if parameter is None:
+            tensor = graph.tensor[name]
+            empty = torch.empty(shape, dtype=getattr(torch, tensor.dtype), device=self.context.device)
+            parameter = nn.Parameter(empty, requires_grad=tensor.gradient)
+            self.parameters_by_name[name] = parameter
+        block.place(name, parameter)
+        block.read[name] = parameter
+
+    def _adopt(self, block: BlockModule, local: LocalOp, found: Realised) -> None:
+        for inner, name in found.owns.items():
+            self.parameters_by_name[name] = dict(found.module.named_parameters())[inner]
+        self.flipped |= found.flipped
+        block.place(f"{local.op.module or local.op.name}", found.module)
+        block.realised[local.op.name] = found.module
+        block.read.update({n: self.parameters_by_name[n] for n in local.op.inputs if n in self.parameters_by_name})
+
+    @property
+    def trained(self) -> dict[str, nn.Parameter]:
+        """Parameters that this stage's optimizer updates, by dense name: not the copies of another stage's."""
+        return {
+            name: parameter
+            for name, parameter in self.parameters_by_name.items()
+            if parameter.requires_grad and name not in self.piece.copies
+        }
+
+    @property
+    def blocks(self) -> list[BlockModule]:
+        return [module for module in self.children() if isinstance(module, BlockModule)]
+
+    def forward(
+        self, batch: Mapping[str, Tensor], inputs: Mapping[str, Tensor], key: tuple[int, ...]
+    ) -> dict[str, Tensor]:
+        """Outputs of the piece by name, from a micro-batch's inputs and the values that came from other stages."""
+        context = replace(self.context, key=key)
+        generator_state = torch.get_rng_state()
+        values = self.constants(batch, context, self.piece.constants)
+        values.update(inputs)
+        try:
+            for block in self.blocks:
+                if block.segment.recompute and torch.is_grad_enabled():
+                    made = checkpoint(block, values, context, use_reentrant=False, preserve_rng_state=False)
+                else:
+                    made = block(values, context)
+                # A copy: what a recomputed block reads must stay what it was.
+                values = {**values, **made}
+        finally:
+            torch.set_rng_state(generator_state)
+        return {name: values[name] for name in self.piece.outputs}
+
+    def constants(self, batch: Mapping[str, Tensor], context: Context, ops: tuple[LocalOp, ...]) -> dict[str, Tensor]:
+        """What depends on the batch alone."""
+        values = {name: batch[name] for name in self.piece.batch}
+        values.update(self.constant_buffers)
+        with torch.no_grad():
+            for local in ops:
+                values.update(
+                    zip(local.op.outputs, run(local, [values[n] for n in local.op.inputs], context), strict=True)
+                )
+        return values
+
+
+def local_parameter_shape(shape: tuple[int, ...], shard: Shard | None) -> tuple[int, ...]:
+    """The shape of one rank's part of a parameter, padding included."""
+    if shard is None:
+        return shape
+    return (*shape[: shard.dim], shard.padded // shard.pieces, *shape[shard.dim + 1 :])
+
+
+def dense_name(name: str) -> str:
+    """The model's name of a stage module's parameter: without the block."""
+    return name.split(".", 1)[1]
