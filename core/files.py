@@ -28,7 +28,10 @@ def read_text(path: str | Path) -> str:
 
 
 def read_json(path: str | Path) -> Any:
-    """The JSON value in a file; InputError with line and column where it is broken, or where a key occurs twice."""
+    """The JSON value in a file; InputError with line and column where it is broken, or where a key occurs twice.
+
+    Also an InputError: nesting deeper than the interpreter's stack, integers of more digits than it converts.
+    """
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -47,6 +50,11 @@ def read_json(path: str | Path) -> Any:
             f"{path}: line {error.lineno}, column {error.colno}: broken JSON: {error.msg}.{hint}"
             + (f" The line is: {line[:80]}" if line else " The file is empty.")
         ) from None
+    except RecursionError:
+        raise InputError(f"{path}: its objects and lists are nested too deeply to be read") from None
+    except ValueError as error:
+        # What is left is an integer with more digits than Python converts.
+        raise InputError(f"{path}: a number can't be read: {str(error).split(';')[0]}") from None
 
 
 def describe(error: ValidationError) -> str:

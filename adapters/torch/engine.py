@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from partita.adapters.torch.groups import Groups
+from partita.adapters.torch.runtime import Batch
 from partita.adapters.torch.stage import StageModule
 
 
@@ -23,6 +24,11 @@ class TorchEngine:
         self.optimizer = optimizer
         self.clip_norm = clip_norm
 
+    averages = False
+
+    def forward(self, batch: Batch, inputs: Batch, key: tuple[int, ...]) -> dict[str, Tensor]:
+        return self.stage(batch, inputs, key)
+
     def backward(self, outputs: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
         torch.autograd.backward(list(outputs), list(gradients))
 
@@ -35,21 +41,25 @@ class TorchEngine:
 
     def update(self) -> None:
         if self.clip_norm is not None:
-            norm = self.global_norm()
+            norm = global_norm(self.stage, self.groups)
             if norm > self.clip_norm:
                 for parameter in self.stage.trained.values():
                     parameter.grad.mul_(self.clip_norm / (norm + 1e-6))  # type: ignore[union-attr]
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 
-    def global_norm(self) -> float:
-        """The norm over all parameters of the model, each counted once: shared ones by their owner, whole ones by rank 0."""
-        device = next(iter(self.stage.trained.values())).device if self.stage.trained else torch.device("cpu")
-        total = torch.zeros((), dtype=torch.float64, device=device)
-        for name, parameter in self.stage.trained.items():
-            cut = self.stage.piece.parameters[name] is not None
-            if parameter.grad is not None and (cut or self.stage.context.rank == 0):
-                total += parameter.grad.double().pow(2).sum()
-        if self.groups.model is not None:
-            dist.all_reduce(total, group=self.groups.model)
-        return float(total.sqrt())
+
+def global_norm(stage: StageModule, groups: Groups) -> float:
+    """The gradient norm of the whole model, each parameter counted once: shared ones by their owner, whole ones by rank 0.
+
+    Collective over the devices of one copy of the model.
+    """
+    device = stage.context.device
+    total = torch.zeros((), dtype=torch.float64, device=device)
+    for name, parameter in stage.trained.items():
+        cut = stage.piece.parameters[name] is not None
+        if parameter.grad is not None and (cut or stage.context.rank == 0):
+            total += parameter.grad.double().pow(2).sum()
+    if groups.model is not None:
+        dist.all_reduce(total, group=groups.model)
+    return float(total.sqrt())

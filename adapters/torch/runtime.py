@@ -24,13 +24,21 @@ Batch = Mapping[str, Tensor]
 
 
 class Engine(Protocol):
-    """What a framework does with a stage's gradients."""
+    """How a framework runs a stage's code and what it does with the gradients.
+
+    ``averages`` says that ``reduce`` divides by the number of data-parallel copies.
+    """
+
+    averages: bool
+
+    def forward(self, batch: Batch, inputs: Batch, key: tuple[int, ...]) -> dict[str, Tensor]:
+        """The stage's outputs by name."""
 
     def backward(self, outputs: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
         """Back-propagate from outputs with their gradients (None: a scalar, gradient 1) into the parameters."""
 
     def reduce(self) -> None:
-        """Average the gradients over the data-parallel copies."""
+        """Add up (or average) the gradients over the data-parallel copies."""
 
     def update(self) -> None:
         """Apply the optimizer once."""
@@ -147,7 +155,8 @@ class _Step:
         self.pending: list[tuple[Any, Tensor]] = []
         self.posted = 0
         self.loss = 0.0
-        self.copied: dict[str, Tensor] = {}
+        # An engine that averages over copies undoes this factor: each loss counts its share of the global batch.
+        self.copies = runtime.program.dp[runtime.place.stage] if engine.averages else 1
 
     def post_receives(self, index: int) -> None:
         """Post the receives of this task and of what follows, through the compute after the next one."""
@@ -210,7 +219,7 @@ class _Step:
             self.runtime.seed, self.runtime.steps,
             self.runtime.place.data * self.runtime.program.micro_batches + micro,
         )  # fmt: skip
-        outputs = stage(self.micro[micro], inputs, key)
+        outputs = self.engine.forward(self.micro[micro], inputs, key)
         self.saved[micro] = (inputs, outputs)
         loss = self.runtime.program.loss
         for name, value in outputs.items():
@@ -233,7 +242,7 @@ class _Step:
                 arrived[edge.tensor] = arrived[edge.tensor] + gradient if edge.tensor in arrived else gradient
         for name, value in outputs.items():
             if loss is not None and name == loss.tensor:
-                roots.append(value * self.scale)
+                roots.append(value * (self.scale * self.copies))
                 gradients.append(None)
             elif name in arrived:
                 roots.append(value)

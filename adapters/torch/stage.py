@@ -61,9 +61,11 @@ class Containers(nn.Module):
 class BlockModule(Containers):
     """One block of a stage: parameters and ops."""
 
-    def __init__(self, segment: Segment):
+    def __init__(self, segment: Segment, flipped: set[str]):
         super().__init__()
         self.segment = segment
+        # Dense names of parameters that are stored transposed; one set for the whole stage.
+        self.flipped = flipped
         self.read: dict[str, nn.Parameter] = {}
         self.realised: dict[str, nn.Module] = {}
 
@@ -89,7 +91,10 @@ class BlockModule(Containers):
 
 
 class StageModule(nn.Module):
-    """All of a stage. ``forward(batch, inputs, context)`` gives the piece's outputs by name."""
+    """All of a stage. ``forward(batch, inputs, key)`` gives the piece's outputs by name.
+
+    ``finish`` is called with each block when its parameters exist, before the next block is made.
+    """
 
     def __init__(
         self,
@@ -101,6 +106,7 @@ class StageModule(nn.Module):
         rank: int,
         device: torch.device,
         realise: Realise | None = None,
+        finish: Callable[[BlockModule], None] | None = None,
     ):
         super().__init__()
         self.piece = piece
@@ -111,10 +117,14 @@ class StageModule(nn.Module):
         self.parameters_by_name: dict[str, nn.Parameter] = {}
         self.constant_buffers = {name: buffers[name].to(device) for name in piece.buffers}
         for segment in piece.segments:
-            self.add_module(segment.block.replace(".", "/"), self._block(graph, segment, realise))
+            block = self._block(graph, segment, realise)
+            # Weights are filled in (and with ZeRO-3 partitioned again) block by block: no more than one is ever whole.
+            if finish is not None:
+                finish(block)
+            self.add_module(segment.block.replace(".", "/"), block)
 
     def _block(self, graph: Graph, segment: Segment, realise: Realise | None) -> BlockModule:
-        block = BlockModule(segment)
+        block = BlockModule(segment, self.flipped)
         for local in segment.ops:
             names = [n for n in local.op.inputs if n in self.piece.parameters]
             if not names:

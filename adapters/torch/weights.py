@@ -129,11 +129,11 @@ def join(pieces: Iterable[Tensor], shard: Shard | None) -> Tensor:
     return torch.cat([chunk for part in chunks for chunk in part], dim=shard.dim)
 
 
-def fill(stage: nn.Module, weights: Weights, rank: int) -> None:
-    """Put the initial weights into a StageModule: every rank cuts its own part out of each dense parameter."""
-    for name, parameter in stage.parameters_by_name.items():
-        part = cut(weights.dense(name), stage.piece.parameters[name], rank)
-        if name in stage.flipped:
-            part = part.t()
+def fill(
+    parameters: Mapping[str, Tensor], weights: Weights, shards: Mapping[str, Shard | None], rank: int, flipped: set[str]
+) -> None:
+    """Put initial weights into parameters (by dense name): a rank cuts its own part out of each dense parameter."""
+    for name, parameter in parameters.items():
+        part = cut(weights.dense(name), shards[name], rank)
         with torch.no_grad():
-            parameter.copy_(part)
+            parameter.copy_(part.t() if name in flipped else part)

@@ -142,7 +142,8 @@ class _Grid:
                 ties = options <= (sums * (1 + TOLERANCE))[:, None]
                 choice = np.where(ties & np.isfinite(options), spread, inf).argmin(axis=1)
                 sums, squares = options[rows, choice], spread[rows, choice]
-            sums = np.where(sums / table.cycle[stage] < limits[0], sums, inf)
+            if table.cycle[stage] < inf:
+                sums = np.where(sums / table.cycle[stage] < limits[0], sums, inf)
             choices.append(choice)
         if not np.isfinite(sums[0]):
             return None

@@ -8,7 +8,8 @@ in flight behind stage i; s_i what stage i does once a step (gradients over dp, 
     1F1B:  Σp + Σo + (c − 1) · max(p, o, cycle) + max s,   cycle_i = (Σ_{k≥i} p_k + Σ_{j≥i} o_j) / w_i
 
 GPipe's is exact where transfers overlap with computation. In 1F1B a micro-batch's round trip lets stage i take one
-micro-batch every cycle_i; where c ≤ w_i no micro-batch waits for another's return and there is no such term. The s_i are not overlapped with the last backward passes: an upper bound.
+micro-batch every cycle_i; where c ≤ w_i no micro-batch waits for another's return and there is no such
+term. The s_i are not overlapped with the last backward passes: an upper bound.
 """
 
 from __future__ import annotations
@@ -108,35 +109,6 @@ def terms(table: ChainTable, bounds: Sequence[int]) -> Terms:
     sync = max(float(table.sync[i, j]) for i, j in spans)
     if table.schedule == "gpipe":
         return Terms(total, max(f + of), max(b + ob), sync)
-    return Terms(total, max(p + o + cycles), 0.0, sync)
-
-
-def step_seconds(self, micro_batches: int) -> float:
-        return self.total + (micro_batches - 1) * (self.slowest + self.slowest_backward) + self.sync
-
-
-def segments(values: np.ndarray) -> np.ndarray:
-    """[n + 1, n + 1]: sums of values[i:j]; infinite where j ≤ i (no stage is empty)."""
-    sums = np.concatenate(([0.0], np.cumsum(values)))
-    found = sums[None, :] - sums[:, None]
-    found[np.tril_indices(len(sums))] = np.inf
-    return found
-
-
-def terms(table: ChainTable, bounds: Sequence[int]) -> Terms:
-    """The formula's terms for stages [bounds[s], bounds[s + 1])."""
-    spans = list(zip(bounds[:-1], bounds[1:], strict=True))
-    f = [float(table.forward[i:j].sum()) for i, j in spans]
-    b = [float(table.backward[i:j].sum()) for i, j in spans]
-    of = [float(table.transfer_forward[s, j]) for s, (_, j) in enumerate(spans[:-1])]
-    ob = [float(table.transfer_backward[s, j]) for s, (_, j) in enumerate(spans[:-1])]
-    total = sum(f) + sum(b) + sum(of) + sum(ob)
-    sync = max(float(table.sync[i, j]) for i, j in spans)
-    if table.schedule == "gpipe":
-        return Terms(total, max(f + of), max(b + ob), sync)
-    p = [x + y for x, y in zip(f, b, strict=True)]
-    o = [x + y for x, y in zip(of, ob, strict=True)]
-    cycles = [(sum(p[s:]) + sum(o[s:])) / table.held[s] for s in range(table.stages)]
     return Terms(total, max(p + o + cycles), 0.0, sync)
 
 

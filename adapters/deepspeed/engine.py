@@ -1,0 +1,111 @@
+"""A DeepSpeed engine that runs a program's queue: ``train_batch(iterator)``, one optimizer step a call.
+
+The engine is DeepSpeed's own (optimizer, ZeRO, loss scaling, clipping, checkpoints); what is replaced is the loop around
+it. Every backward task becomes one ``engine.backward`` of a scalar: the loss on the stage that has it, elsewhere a
+surrogate whose gradient is the one that arrived. So ZeRO's hooks, the loss scale and the accumulation of gradients work
+as in any DeepSpeed training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
+from deepspeed.runtime.engine import DeepSpeedEngine
+from deepspeed.runtime.zero.config import ZeroStageEnum
+from torch import Tensor
+
+from partita.adapters.torch.engine import global_norm
+from partita.adapters.torch.runtime import Batch, Runtime
+
+
+class _Inject(torch.autograd.Function):
+    """A scalar whose gradient with respect to the outputs is given, whatever its own is (DeepSpeed scales it).
+
+    Gradients that arrive from a later stage carry the loss scale already.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, count: int, *tensors: Tensor) -> Tensor:
+        ctx.gradients = tensors[count:]
+        return tensors[0].new_zeros((), dtype=torch.float32)
+
+    @staticmethod
+    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
+        return (None, *ctx.gradients, *(None for _ in ctx.gradients))
+
+
+class PlannedEngine(DeepSpeedEngine):
+    """DeepSpeedEngine over a StageModule. Made by ``partita.adapters.deepspeed.initialize``."""
+
+    def attach(self, runtime: Runtime) -> None:
+        """Give the engine its queue. Called once, after construction."""
+        self.runtime = runtime
+        self.boundary = False
+        self.partitions_gradients = self.zero_optimization_stage() >= ZeroStageEnum.gradients
+        if not self.partitions_gradients:
+            # The queue says when gradients are averaged: after those of shared parameters have arrived.
+            self.enable_backward_allreduce = False
+            self.pipeline_parallelism = self.zero_optimization_stage() == ZeroStageEnum.optimizer_states
+
+    def train_batch(self, batches: Iterator[Batch]) -> float:
+        """One step: the plan's micro-batches of this copy from ``batches``; the loss of the global batch on every rank."""
+        self.module.train()
+        loss = self.runtime.step(batches, _Calls(self))
+        self.micro_steps += self.gradient_accumulation_steps()
+        return loss
+
+    def is_gradient_accumulation_boundary(self) -> bool:
+        return self.boundary if hasattr(self, "runtime") else super().is_gradient_accumulation_boundary()
+
+    def clip_fp32_gradients(self) -> None:
+        # DeepSpeed's own counts whole parameters on the first model-parallel rank alone: later stages would be missed.
+        norm = global_norm(self.module, self.runtime.groups)
+        if norm > self.gradient_clipping():
+            for parameter in self.module.trained.values():
+                if parameter.grad is not None:
+                    parameter.grad.mul_(self.gradient_clipping() / (norm + 1e-6))
+        self._global_grad_norm = norm
+
+
+class _Calls:
+    """The runtime's view of a DeepSpeed engine, for one step."""
+
+    averages = True
+
+    def __init__(self, engine: PlannedEngine):
+        self.engine = engine
+        self.remaining = sum(task.kind == "backward" for task in engine.runtime.queue)
+
+    def forward(self, batch: Batch, inputs: Batch, key: tuple[int, ...]) -> dict[str, Tensor]:
+        return self.engine(batch, inputs, key)
+
+    def backward(self, outputs: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+        self.remaining -= 1
+        # ZeRO-2 and -3 average in every backward and finish in the last one.
+        self.engine.boundary = self.engine.partitions_gradients and self.remaining == 0
+        pairs = list(zip(outputs, gradients, strict=True))
+        scalar = sum((out for out, gradient in pairs if gradient is None), start=torch.zeros(()))
+        arrived = [(out, gradient) for out, gradient in pairs if gradient is not None]
+        if arrived:
+            scalar = scalar + _Inject.apply(len(arrived), *(o for o, _ in arrived), *(g for _, g in arrived))
+        if all(out.is_leaf for out in outputs):
+            # A parameter's gradient from another stage: no forward of this engine has announced this backward.
+            self.engine._backward_prologue()
+        self.engine.backward(scalar, scale_wrt_gas=False)
+
+    def reduce(self) -> None:
+        if self.engine.partitions_gradients:
+            return
+        self.engine.boundary = True
+        if isinstance(self.engine.optimizer, BF16_Optimizer):
+            self.engine.buffered_allreduce_fallback(grads=None)
+        else:
+            self.engine.allreduce_gradients()
+
+    def update(self) -> None:
+        self.engine.boundary = True
+        self.engine._take_model_step(None)
+        self.engine.boundary = False

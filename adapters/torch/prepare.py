@@ -1,0 +1,94 @@
+"""From a plan and a plain model to what one rank runs: capture at the plan's micro-batch, lower, make the stage, fill it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from partita.adapters.torch.groups import Groups, make_groups
+from partita.adapters.torch.runtime import Runtime
+from partita.adapters.torch.stage import BlockModule, Realise, StageModule
+from partita.adapters.torch.weights import Initialised, Weights, fill
+from partita.errors import PlanError
+from partita.plan import Plan
+from partita.plugins.capture_torch import Captured, capture_module
+from partita.spacetime.lower import lower
+from partita.spacetime.program import Program
+
+DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A plan lowered for a model: the same on every rank."""
+
+    captured: Captured
+    program: Program
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One rank's stage with its weights in place, and the runtime of its queue."""
+
+    lowered: Lowered
+    groups: Groups
+    stage: StageModule
+    runtime: Runtime
+
+
+def lower_model(plan: Plan, factory: Callable[[], nn.Module], example: Callable[[int], Mapping[str, Any]]) -> Lowered:
+    """Capture the model at the plan's micro-batch and lower the plan.
+
+    ``example(samples)`` gives the model's keyword arguments for that many samples; only their shapes count.
+    """
+    stage = plan.stages[0]
+    captured = capture_module(
+        factory, example(stage.samples // stage.dp), name=plan.model, dtype=DTYPES[plan.precision]
+    )
+    return Lowered(captured, lower(captured.graph, plan))
+
+
+def prepare(
+    lowered: Lowered,
+    *,
+    weights: Weights | None = None,
+    seed: int = 0,
+    device: torch.device | None = None,
+    realise: Realise | None = None,
+    finish: Callable[[BlockModule], None] | None = None,
+) -> Prepared:
+    """Make this rank's part. Collective over all ranks (process groups). Never builds more than the stage's own blocks.
+
+    ``weights`` are the initial ones; without, the model's own rules initialise them, keyed by ``seed``. ``finish`` sees
+    each block once its weights are in place. PlanError when fewer ranks run than the plan has devices.
+    """
+    program, captured = lowered.program, lowered.captured
+    needed, running = max(program.places) + 1, dist.get_world_size()
+    if needed > running:
+        raise PlanError(f"the plan runs on {needed} devices, {running} processes were started; start {needed}")
+    device = device or torch.device("cpu")
+    groups = make_groups(program)
+    if groups.rank not in program.places:
+        raise PlanError(f"rank {groups.rank} has no place in the plan, which uses devices {sorted(program.places)}")
+    place = program.places[groups.rank]
+    piece = program.pieces[place.stage]
+    source = weights or Initialised(captured.skeleton, seed)
+    filled: set[str] = set()
+
+    def complete(block: BlockModule) -> None:
+        fresh = {name: p for name, p in block.read.items() if name not in filled}
+        fill(fresh, source, piece.parameters, place.tensor, block.flipped)
+        filled.update(fresh)
+        if finish is not None:
+            finish(block)
+
+    stage = StageModule(
+        captured.graph, piece, buffers=captured.buffers, group=groups.tensor, rank=place.tensor, device=device,
+        realise=realise, finish=complete,
+    )  # fmt: skip
+    return Prepared(lowered, groups, stage, Runtime(program, stage, groups, device=device, seed=seed))
