@@ -44,12 +44,14 @@ def read_json(path: str | Path) -> Any:
     try:
         return json.loads(text, object_pairs_hook=once)
     except json.JSONDecodeError as error:
-        line = text.splitlines()[error.lineno - 1].strip() if text.strip() else ""
+        line = text.split("\n")[error.lineno - 1].strip()
         hint = " JSON has no comments." if line.startswith(("//", "#", "/*")) else ""
         raise InputError(
             f"{path}: line {error.lineno}, column {error.colno}: broken JSON: {error.msg}.{hint}"
-            + (f" The line is: {line[:80]}" if line else " The file is empty.")
+            + (f" The line is: {line[:80]}" if line else "" if text.strip() else " The file is empty.")
         ) from None
+    except InputError:
+        raise
     except RecursionError:
         raise InputError(f"{path}: its objects and lists are nested too deeply to be read") from None
     except ValueError as error:

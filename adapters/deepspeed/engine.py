@@ -17,6 +17,7 @@ from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.runtime.zero.config import ZeroStageEnum
 from torch import Tensor
 
+from deepspeed.runtime.base_optimizer import ZeROOptimizer
 from partita.adapters.torch.engine import global_norm
 from partita.adapters.torch.runtime import Batch, Runtime
 
@@ -91,7 +92,7 @@ class _Calls:
         arrived = [(out, gradient) for out, gradient in pairs if gradient is not None]
         if arrived:
             scalar = scalar + _Inject.apply(len(arrived), *(o for o, _ in arrived), *(g for _, g in arrived))
-        if all(out.is_leaf for out in outputs):
+        if isinstance(self.engine.optimizer, ZeROOptimizer) and all(out.is_leaf for out in outputs):
             # A parameter's gradient from another stage: no forward of this engine has announced this backward.
             self.engine._backward_prologue()
         self.engine.backward(scalar, scale_wrt_gas=False)

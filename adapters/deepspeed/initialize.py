@@ -13,7 +13,7 @@ from torch import nn
 from partita.adapters.deepspeed.config import deepspeed_config
 from partita.adapters.deepspeed.engine import PlannedEngine
 from partita.adapters.deepspeed.mpu import Mpu
-from partita.adapters.megatron.layers import realise
+realise = None
 from partita.adapters.torch.prepare import Lowered, prepare
 from partita.adapters.torch.stage import BlockModule
 from partita.adapters.torch.weights import Weights

@@ -7,7 +7,8 @@ names that they have in the model: ``dense_name`` strips the block. An adapter c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,23 +20,29 @@ from partita.adapters.torch.execute import Context, is_random, run, seed_for
 from partita.graph import Graph
 from partita.spacetime.program import LocalOp, Piece, Segment, Shard
 
-# Given an op and the shapes of its local parameters: a module that takes the op's other inputs, or None.
+# Given an op and its local parameters: a module that takes all of the op's inputs in their order, or None.
 Realise = Callable[[LocalOp, "Parameters"], "Realised | None"]
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """The local parameters that an op reads: dense name to local shape, and those that exist already (tied ones)."""
+    """The local parameters that an op reads: dense name to local shape. ``made`` are all that the stage has already,
+    ``shared`` those that more than one op of the model reads.
+    """
 
     shapes: Mapping[str, tuple[int, ...]]
     made: Mapping[str, nn.Parameter]
+    shared: Set[str]
     dtype: torch.dtype
+    device: torch.device
     group: dist.ProcessGroup
 
 
 @dataclass(frozen=True)
 class Realised:
-    """A module that stands for an op. ``owns`` maps its parameters' names to dense names, ``flipped`` are stored transposed."""
+    """A module that stands for an op. ``owns`` maps its parameters' names to dense names, which end in them; the op's
+    other parameters stay the stage's. ``flipped`` are stored transposed.
+    """
 
     module: nn.Module
     owns: Mapping[str, str]
@@ -54,8 +61,13 @@ class Containers(nn.Module):
             parent = parent._modules[folder]  # type: ignore[assignment]
         if isinstance(item, nn.Parameter):
             parent.register_parameter(leaf, item)
-        else:
-            parent.add_module(leaf, item)
+            return
+        folder_before = parent._modules.get(leaf)
+        parent.add_module(leaf, item)
+        if folder_before is not None:
+            # Other parameters of the same module were placed first.
+            item._parameters.update(folder_before._parameters)
+            item._modules.update(folder_before._modules)
 
 
 class BlockModule(Containers):
@@ -116,6 +128,8 @@ class StageModule(nn.Module):
         self.differentiable = {name for name in piece.inputs if graph.tensor[name].gradient}
         self.parameters_by_name: dict[str, nn.Parameter] = {}
         self.constant_buffers = {name: buffers[name].to(device) for name in piece.buffers}
+        readers = Counter(name for op in graph.ops for name in set(op.inputs))
+        self.shared = {name for name in piece.parameters if readers[name] > 1}
         for segment in piece.segments:
             block = self._block(graph, segment, realise)
             # Weights are filled in (and with ZeRO-3 partitioned again) block by block: no more than one is ever whole.
@@ -127,15 +141,15 @@ class StageModule(nn.Module):
         block = BlockModule(segment, self.flipped)
         for local in segment.ops:
             names = [n for n in local.op.inputs if n in self.piece.parameters]
-            if not names:
-                continue
             shapes = {n: local_parameter_shape(graph.tensor[n].shape, self.piece.parameters[n]) for n in names}
-            dtype = getattr(torch, graph.tensor[names[0]].dtype)
             if realise and self.context.group is not None and local.form in ("column", "row", "vocabulary"):
-                found = realise(local, Parameters(shapes, self.parameters_by_name, dtype, self.context.group))
+                dtype = getattr(torch, graph.tensor[names[0]].dtype) if names else torch.get_default_dtype()
+                parameters = Parameters(
+                    shapes, self.parameters_by_name, self.shared, dtype, self.context.device, self.context.group
+                )
+                found = realise(local, parameters)
                 if found is not None:
-                    self._adopt(block, local, found)
-                    continue
+                    self._adopt(graph, block, local, found)
             for name in names:
                 self._read(graph, block, name, shapes[name])
         return block
@@ -148,17 +162,30 @@ class StageModule(nn.Module):
             tensor = graph.tensor[name]
             empty = torch.empty(shape, dtype=getattr(torch, tensor.dtype), device=self.context.device)
             parameter = nn.Parameter(empty, requires_grad=tensor.gradient)
-            self.parameters_by_name[name] = parameter
+            self._own(name, parameter)
         block.place(name, parameter)
         block.read[name] = parameter
 
-    def _adopt(self, block: BlockModule, local: LocalOp, found: Realised) -> None:
-        for inner, name in found.owns.items():
-            self.parameters_by_name[name] = dict(found.module.named_parameters())[inner]
+    def _adopt(self, graph: Graph, block: BlockModule, local: LocalOp, found: Realised) -> None:
         self.flipped |= found.flipped
-        block.place(f"{local.op.module or local.op.name}", found.module)
+        inside = dict(found.module.named_parameters())
+        for inner, name in found.owns.items():
+            self._own(name, inside[inner].requires_grad_(graph.tensor[name].gradient))
+            block.read[name] = inside[inner]
+        # Where its parameters get the names that they have in the model; without any, a name that no model uses.
+        path = next((name.removesuffix(f".{inner}") for inner, name in found.owns.items()), f"op {local.op.name}")
+        block.place(path, found.module)
         block.realised[local.op.name] = found.module
-        block.read.update({n: self.parameters_by_name[n] for n in local.op.inputs if n in self.parameters_by_name})
+
+    def _own(self, name: str, parameter: nn.Parameter) -> None:
+        """Keep a new parameter, marked as a piece or as whole: by that Megatron and DeepSpeed count it once in a norm."""
+        shard = self.piece.parameters[name]
+        parameter.tensor_model_parallel = shard is not None  # type: ignore[attr-defined]
+        if shard is not None:
+            dim = 1 - shard.dim if name in self.flipped else shard.dim
+            parameter.partition_dim = dim  # type: ignore[attr-defined]
+            parameter.partition_stride = shard.parts  # type: ignore[attr-defined]
+        self.parameters_by_name[name] = parameter
 
     @property
     def trained(self) -> dict[str, nn.Parameter]:

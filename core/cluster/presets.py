@@ -1,4 +1,4 @@
-"""Presets: one JSON file a device, in which every figure stands beside its source."""
+"""Presets: one JSON file a device, in which every figure stands beside its source. Plugins bring more of them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from partita.cluster.model import Device, Link
 from partita.errors import ClusterError, nearest
 from partita.files import parse_json
-
-FOLDER = Path(__file__).parent / "presets"
+from partita.hooks import plugins
 
 V = TypeVar("V")
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -73,14 +72,26 @@ class Preset(Strict):
         )
 
 
+@cache
+def preset_files() -> dict[str, Path]:
+    """The file of each preset that a plugin brings; ClusterError where two have one name."""
+    found: dict[str, Path] = {}
+    for paths in plugins().hook.partita_cluster_presets():
+        for path in paths:
+            if path.stem in found:
+                raise ClusterError(f'there are two presets "{path.stem}": {found[path.stem]} and {path}')
+            found[path.stem] = path
+    return found
+
+
 def preset_names() -> list[str]:
     """The names of all presets, sorted."""
-    return sorted(path.stem for path in FOLDER.glob("*.json"))
+    return sorted(preset_files())
 
 
 @cache
 def load_preset(name: str) -> Preset:
     """The preset of that name; ClusterError with the nearest names otherwise."""
-    if name not in preset_names():
+    if name not in preset_files():
         raise ClusterError(f'there is no preset "{name}".{nearest(name, preset_names())}')
-    return parse_json(FOLDER / f"{name}.json", TypeAdapter(Preset))
+    return parse_json(preset_files()[name], TypeAdapter(Preset))

@@ -36,7 +36,7 @@ def lower(graph: Graph, plan: Plan) -> Program:
         )
     pieces = transform(
         graph,
-        [StageCode(tuple(s.blocks), s.tp, tuple(k.recompute == "full" for k in s.strategies)) for s in plan.stages],
+        [StageCode(tuple(s.blocks), s.tp, tuple(k.recompute for k in s.strategies)) for s in plan.stages],
     )
     devices_of = tuple(tuple(stage.devices) for stage in plan.stages)
     places = assign(devices_of, [s.dp for s in plan.stages], [s.tp for s in plan.stages])

@@ -174,7 +174,9 @@ def _ops(program: ExportedProgram, names: dict[Node, str], tensors: list[Tensor]
             attributes["items"] = [user.args[1] for user in outputs]
         flows = any(gradient[names[source]] for source in inputs) and kind != "detach"
         for output in outputs:
-            value = output.meta["val"]
+            value = output.meta.get("val")
+            if not isinstance(value, torch.Tensor):
+                raise ModelError(f'the exported model calls "{node.target}" (at {output.name}), which gives no tensor')
             label = output.name if output.name not in taken else f"{output.name}_value"
             names[output] = label
             tensors.append(_tensor(label, value, "value", flows and value.is_floating_point()))

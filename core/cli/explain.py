@@ -1,0 +1,159 @@
+"""``partita explain``: why a plan is what it is, from its file or from a problem stated on the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from partita.cli import options
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from partita.plan import Plan
+
+EXAMPLES = """\b
+Examples:
+  partita explain plan.json
+  partita explain gpt3-6.7b --cluster 4x8xa100-80gb --global-batch 512
+"""
+
+
+def explain(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="PLAN.json|MODEL", show_default=False, help="A plan's file, or a model as in partita plan."
+        ),
+    ],
+    cluster: Annotated[str | None, typer.Option(metavar="CLUSTER", help="Of a MODEL: see partita plan.")] = None,
+    global_batch: Annotated[
+        int | None,
+        typer.Option(parser=options.whole_number, metavar="SAMPLES", help="Of a MODEL: samples in one step."),
+    ] = None,
+    devices: options.Devices = None,
+    seq: options.Seq = None,
+    precision: Annotated[str | None, typer.Option(metavar="NAME", help="bf16 (default), fp16, fp32 or fp64.")] = None,
+    optimizer: Annotated[str | None, typer.Option(metavar="NAME", help="adam (default) or sgd.")] = None,
+    memory_gib: options.MemoryGib = None,
+    target: Annotated[
+        str | None, typer.Option(metavar="NAME", help="deepspeed (default), megatron or partita.")
+    ] = None,
+    fix: options.Fix = None,
+    as_json: options.Json = False,
+) -> None:
+    """Say why a plan is what it is: what binds in time and memory, stage by stage, and what the alternatives cost."""
+    from partita.cli import answer
+    from partita.errors import InputError
+
+    if is_plan(model):
+        given = {
+            "--cluster": cluster, "--global-batch": global_batch, "--devices": devices, "--seq": seq,
+            "--precision": precision, "--optimizer": optimizer, "--memory-gib": memory_gib,
+            "--target": target, "--fix": fix,
+        }  # fmt: skip
+        extra = [name for name, value in given.items() if value]
+        if extra:
+            raise InputError(f"{model} is a plan and states its own problem; leave out {', '.join(extra)}")
+        from partita.plan import load_plan
+
+        found = load_plan(model)
+    else:
+        missing = [name for name, value in (("--cluster", cluster), ("--global-batch", global_batch)) if not value]
+        if cluster is None or global_batch is None:
+            raise InputError(f"{model} is a model and no plan: {' and '.join(missing)} must say what it is planned for")
+        from partita.cli.plan import search
+
+        found, _ = search(
+            options.problem(
+                model, cluster, devices, global_batch, seq, precision or "bf16", optimizer or "adam", memory_gib,
+                target or "deepspeed", fix or (),
+            )
+        )  # fmt: skip
+    if as_json:
+        answer.write_json(document(found))
+    else:
+        answer.write(text(found))
+
+
+def is_plan(path: str) -> bool:
+    """Whether the file holds a JSON object with stages; InputError where it is broken JSON."""
+    from partita.files import read_json
+
+    if not path.endswith(".json") or not Path(path).is_file():
+        return False
+    value = read_json(path)
+    return isinstance(value, dict) and "stages" in value
+
+
+def document(plan: Plan) -> dict[str, Any]:
+    """What ``--json`` prints."""
+    from partita.cli.binding import heaviest, paces, slowest
+
+    costs, found = plan.predicted.breakdown.stages, paces(plan)
+    cost, item = heaviest(plan)
+    return {
+        "model": plan.model,
+        "cluster": plan.cluster,
+        "binds": {
+            "time": {"stage": costs[slowest(plan)].name, "term": found[slowest(plan)].binds},
+            "memory": {"stage": cost.name, "item": item, "bytes": cost.memory.total},
+        },
+        "stages": [
+            {
+                "name": cost.name, "pace_seconds": pace.seconds, "term": pace.binds, "in_flight": cost.in_flight,
+                "memory": {**cost.memory.items(), "total": cost.memory.total},
+            }
+            for cost, pace in zip(costs, found, strict=True)
+        ],
+        "reasons": list(plan.reasons),
+        "search": {"engine": plan.search.engine, "optimal": plan.search.optimal, "considered": plan.search.considered},
+    }  # fmt: skip
+
+
+def text(plan: Plan) -> str:
+    """What is printed for people."""
+    from partita.cli import show
+    from partita.cli.binding import heaviest, paces, slowest
+
+    costs, found, slow = plan.predicted.breakdown.stages, paces(plan), slowest(plan)
+    cost, item = heaviest(plan)
+    sentences = [
+        f"Time: {costs[slow].name} sets the pace with its {found[slow].binds}, "
+        f"{show.duration(found[slow].seconds)} a micro-batch.",
+        f"Memory: {cost.name} is the heaviest, {cost.memory.total / options.GIB:.2f} GiB a device; "
+        f"most of it is {item} ({cost.memory.items()[item] / options.GIB:.2f} GiB).",
+    ]
+    return show.render(
+        [
+            show.heading(plan), "", "what binds", *map(show.bullet, sentences), "", _times(plan), "", _memory(plan), "",
+            *show.reasons(plan), "", f"formula: {plan.predicted.breakdown.formula}", show.found(plan, None),
+        ]
+    )  # fmt: skip
+
+
+def _times(plan: Plan) -> Table:
+    """Milliseconds of one micro-batch, by stage."""
+    from partita.cli import show
+    from partita.cli.binding import paces
+
+    table = show.grid("ms a micro-batch", "forward", "backward", "transfer", "pace", "set by", "in flight")
+    for cost, pace in zip(plan.predicted.breakdown.stages, paces(plan), strict=True):
+        transfer = cost.transfer_forward_seconds + cost.transfer_backward_seconds
+        seconds = (cost.forward_seconds, cost.backward_seconds, transfer, pace.seconds)
+        table.add_row(cost.name, *(f"{1e3 * value:.4g}" for value in seconds), pace.binds, str(cost.in_flight))
+    return table
+
+
+def _memory(plan: Plan) -> Table:
+    """GiB on each device of a stage, by item."""
+    from partita.cli import show
+
+    costs = plan.predicted.breakdown.stages
+    table = show.grid("GiB a device", *costs[0].memory.items(), "total")
+    for cost in costs:
+        sizes = (*cost.memory.items().values(), cost.memory.total)
+        table.add_row(cost.name, *(f"{size / options.GIB:.3f}" for size in sizes))
+    return table

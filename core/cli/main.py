@@ -1,0 +1,91 @@
+"""The entry point: collects the verbs, runs one, and turns whatever happens into a message and an exit status.
+
+0: done, and the answer is yes. 1: done, and the answer is no. 2: the input can't be used as it is. 3: a defect of
+Partita or of a plugin. 130: interrupted. 141: whoever read our output went away.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+
+import typer
+
+from partita.errors import PartitaError
+from partita.hooks import plugins
+
+# The base of all that the parser raises. It is found from here because typer has moved it between packages.
+ParserError = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+
+HELP = """Plan how many devices train one model, and say why.
+
+No GPU is needed to ask. --debug, anywhere on the line, adds the traceback to an error.
+
+Exit status: 0 done, 1 the answer is no (nothing fits, say), 2 the input is wrong.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``partita`` with these arguments (default: the process's own) and return its exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    # Taken out here and not declared, so that it stands before or after the verb, and for every verb of every plugin.
+    debug = "--debug" in arguments
+    arguments = [argument for argument in arguments if argument != "--debug"]
+    try:
+        status = application()(args=arguments, prog_name="partita", standalone_mode=False)
+        return status if isinstance(status, int) else 0
+    except ParserError as error:
+        return _failed(_usage(error), 2, debug)
+    except PartitaError as error:
+        return _failed(str(error), error.exit_status, debug)
+    except (KeyboardInterrupt, typer.Abort):
+        return _failed("interrupted", 130, debug)
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        return _failed(
+            f"this is a defect, not your input: {type(error).__name__}: {error} ({where.name}, line {where.lineno}); "
+            "the same command with --debug shows the traceback",
+            3,
+            debug,
+        )
+
+
+def application() -> typer.Typer:
+    """The command line with every plugin's verbs."""
+    # Plain help: tables and colours of the help cost start-up time and break where there is no terminal.
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, help=HELP)
+    app.callback(invoke_without_command=True)(_root)
+    plugins().hook.partita_verbs(app=app)
+    return app
+
+
+def _root(context: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version.")) -> None:
+    if version:
+        from partita import __version__
+
+        typer.echo(f"partita {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help(), err=True)
+        raise typer.Exit(2)
+
+
+def _usage(error: Exception) -> str:
+    """The parser's message, and where help is."""
+    context = getattr(error, "ctx", None)
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    return f"{message.rstrip('.')}. See {context.command_path if context else 'partita'} --help"
+
+
+def _failed(message: str, status: int, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    print(f"partita: {message}", file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

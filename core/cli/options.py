@@ -1,0 +1,104 @@
+"""The options that state a problem, shared by all verbs that plan, and how their words become a Problem."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from partita.problem import Problem
+
+GIB = 2**30
+
+
+def whole_number(text: str) -> int:
+    """A whole number. What range makes sense is said by those who use it: the cluster, the capture, the problem."""
+    if not re.fullmatch(r"[-+]?[0-9]{1,30}", text.strip()):
+        raise typer.BadParameter(f'"{clipped(text)}" is no whole number')
+    return int(text)
+
+
+def gibibytes(text: str) -> int:
+    """GiB to bytes: a positive, finite number, at most a million."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not (0 < number <= 1e6 and number * GIB >= 1):
+        raise typer.BadParameter(f'"{clipped(text)}" is no number of GiB; from one byte up to a million GiB work')
+    return int(number * GIB)
+
+
+def clipped(text: str) -> str:
+    """Text for a message, cut where it is absurdly long."""
+    return text if len(text) <= 40 else f"{text[:20]}…({len(text)} characters)"
+
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        show_default=False,
+        help="A recipe (gpt3-6.7b), a HuggingFace config.json or its folder, package.module:function, "
+        "or a saved graph (.json).",
+    ),
+]
+Cluster = Annotated[
+    str,
+    typer.Option(
+        metavar="CLUSTER",
+        show_default=False,
+        help="Nodes x devices x preset, such as 4x8xa100-80gb; cpu with --devices; or a file (.json).",
+    ),
+]
+Devices = Annotated[
+    int | None,
+    typer.Option(parser=whole_number, metavar="N", help="How many processes, for --cluster cpu."),
+]
+GlobalBatch = Annotated[
+    int,
+    typer.Option(parser=whole_number, metavar="SAMPLES", show_default=False, help="Samples in one training step."),
+]
+Seq = Annotated[
+    int | None,
+    typer.Option(parser=whole_number, metavar="TOKENS", help="Tokens in a sample. Default: as the model says."),
+]
+Precision = Annotated[str, typer.Option(metavar="NAME", help="bf16, fp16, fp32 or fp64.")]
+Optimizer = Annotated[str, typer.Option(metavar="NAME", help="adam or sgd.")]
+MemoryGib = Annotated[
+    int | None,
+    typer.Option(parser=gibibytes, metavar="GIB", help="Memory of each device in GiB. Default: as the preset says."),
+]
+Target = Annotated[str, typer.Option(metavar="NAME", help="Who will run the plan: deepspeed, megatron or partita.")]
+Fix = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUE",
+        help="Hold a decision: tp, pp, dp, zero, micro_batch, micro_batches, recompute or schedule. Repeat for more.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON document on stdout.")]
+
+
+def problem(
+    model: str, cluster: str, devices: int | None, global_batch: int, seq: int | None, precision: str, optimizer: str,
+    memory_bytes: int | None, target: str, fix: Sequence[str],
+) -> Problem:  # fmt: skip
+    """The problem that the options state. Small words are checked before the model is captured, which takes longest."""
+    from partita.cli.model import load_model
+    from partita.cluster import parse_cluster
+    from partita.cost.precision import compute_dtype
+    from partita.planner import parse_fix
+    from partita.problem import Problem
+
+    dtype = compute_dtype(precision)
+    machine = parse_cluster(cluster, devices)
+    decisions = parse_fix(fix)
+    return Problem(
+        graph=load_model(model, seq, dtype), cluster=machine, global_batch=global_batch, precision=precision,
+        optimizer=optimizer, target=target, memory_bytes=memory_bytes, fix=decisions,
+    )  # fmt: skip

@@ -1,0 +1,69 @@
+"""``partita plan``: states a problem, finds its plan, prints or saves it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from partita.cli import options
+
+if TYPE_CHECKING:
+    from partita.plan import Plan
+    from partita.problem import Problem
+
+EXAMPLES = """\b
+Examples:
+  partita plan gpt3-6.7b --cluster 4x8xa100-80gb --global-batch 512
+  partita plan ./config.json --cluster 8xh200 --global-batch 64 --seq 4096 -o plan.json
+  partita plan my_models:build --cluster cpu --devices 4 --global-batch 16 --precision fp32
+  partita plan gpt3-13b --cluster 8xa100-80gb --global-batch 256 --fix tp=4 --fix recompute=full
+"""
+
+
+def plan(
+    model: options.Model,
+    cluster: options.Cluster,
+    global_batch: options.GlobalBatch,
+    devices: options.Devices = None,
+    seq: options.Seq = None,
+    precision: options.Precision = "bf16",
+    optimizer: options.Optimizer = "adam",
+    memory_gib: options.MemoryGib = None,
+    target: options.Target = "deepspeed",
+    fix: options.Fix = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the plan here.")] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Choose how a model is cut, placed and ordered on a cluster, and say why.
+
+    The plan is the fastest one under the stated formula that fits the memory and that the target can run. Where nothing
+    fits, the message says the least memory that would, and the exit status is 1.
+    """
+    from partita.cli import answer
+    from partita.plan import plan_document, save_plan
+
+    found, seconds = search(
+        options.problem(model, cluster, devices, global_batch, seq, precision, optimizer, memory_gib, target, fix or ())
+    )
+    if output is not None:
+        save_plan(found, output)
+    if as_json:
+        document = plan_document(found)
+        document["search"]["seconds"] = seconds
+        answer.write_json(document)
+    else:
+        from partita.cli.show import plan_text
+
+        answer.write(plan_text(found, seconds) + (f"\nwritten: {output}" if output is not None else ""))
+
+
+def search(problem: Problem) -> tuple[Plan, float]:
+    """The plan of the first engine that has one, and the seconds that it took."""
+    from partita.hooks import plugins
+
+    start = time.perf_counter()
+    found: Plan = plugins().hook.partita_planner(problem=problem)
+    return found, time.perf_counter() - start

@@ -1,0 +1,146 @@
+"""A plan as text for people: one table of stages, one of where the time goes, and the reasons."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from partita.cli.options import GIB
+from partita.plan import Plan, Stage
+
+# Where there is no terminal: wide enough for the tables, narrow enough for a mail.
+WIDTH = 120
+
+
+def render(parts: Iterable[Table | Text | Padding | str]) -> str:
+    """Text and tables one below the other, as wide as the terminal, without colours."""
+    console = Console(
+        file=io.StringIO(), width=shutil.get_terminal_size((WIDTH, 40)).columns, color_system=None, highlight=False,
+        markup=False, emoji=False,
+    )  # fmt: skip
+    for part in parts:
+        console.print(part)
+    assert isinstance(console.file, io.StringIO)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+
+
+def plan_text(plan: Plan, seconds: float) -> str:
+    """What ``partita plan`` prints."""
+    return render([heading(plan), "", stages(plan), "", breakdown(plan), "", *reasons(plan), "", found(plan, seconds)])
+
+
+def heading(plan: Plan) -> str:
+    """The question, the answer and what is left idle."""
+    predicted = plan.predicted
+    tokens = f" of {plan.seq} tokens" if plan.seq else ""
+    rate = f" ({predicted.samples_per_second * plan.seq:,.0f} tokens/s)" if plan.seq else ""
+    idle = f"\nidle devices: {ranges(plan.idle_devices)}" if plan.idle_devices else ""
+    return (
+        f"{plan.model} on {plan.cluster}: {plan.global_batch} samples{tokens} a step, {plan.precision}, "
+        f"{plan.optimizer}, for {plan.target}\n"
+        f"predicted step {duration(predicted.step_seconds)}, {predicted.samples_per_second:.4g} samples/s{rate}, "
+        f"schedule {plan.schedule}, bubble {predicted.bubble_fraction:.1%}{idle}"
+    )
+
+
+def stages(plan: Plan) -> Table:
+    """One row a stage; memory is that of each of its devices."""
+    table = grid("stage", "blocks", "devices", "dp", "tp", "turns", "samples", "ZeRO", "recompute", "GiB a device")
+    heaviest = max(plan.predicted.breakdown.stages, key=lambda cost: cost.memory.total).name
+    cost = {cost.name: cost for cost in plan.predicted.breakdown.stages}
+    for stage in plan.stages:
+        mark = " heaviest" if stage.name == heaviest and len(plan.stages) > 1 else ""
+        table.add_row(
+            stage.name, block_range(stage.blocks), ranges(stage.devices), str(stage.dp), str(stage.tp),
+            str(stage.micro_batches), str(stage.samples), zero(stage), recompute(stage),
+            f"{cost[stage.name].memory.total / GIB:.2f}{mark}",
+        )  # fmt: skip
+    return table
+
+
+def breakdown(plan: Plan) -> Table:
+    """Where the seconds of a step go on the busiest stage."""
+    table = grid("where the step goes", "seconds", "share")
+    parts = plan.predicted.breakdown
+    for name, seconds in (
+        ("computing", parts.compute_seconds),
+        ("computing again (recomputation)", parts.recompute_seconds),
+        ("collectives of tp and ZeRO", parts.collective_seconds),
+        ("waiting for other stages", parts.waiting_seconds),
+        ("end of the step (gradients, update)", parts.sync_seconds),
+        ("step", plan.predicted.step_seconds),
+    ):
+        table.add_row(name, f"{seconds:.4g}", f"{seconds / plan.predicted.step_seconds:.1%}")
+    return table
+
+
+def reasons(plan: Plan) -> list[Padding | str]:
+    """The plan's sentences as a list."""
+    return ["reasons", *(bullet(sentence) for sentence in plan.reasons)]
+
+
+def bullet(sentence: str) -> Padding:
+    """A sentence of a list, indented where it wraps."""
+    table = Table.grid(padding=(0, 1))
+    table.add_row("-", Text(sentence))
+    return Padding(table, (0, 0, 0, 2))
+
+
+def found(plan: Plan, seconds: float | None) -> str:
+    """How the plan was found; the time is known only to whoever searched."""
+    took = "" if seconds is None else f" in {duration(seconds)}"
+    proof = (
+        "the best under the formula"
+        if plan.search.optimal
+        else f"not proven; bound {duration(plan.search.bound_seconds)}"
+    )
+    return f"found by {plan.search.engine}{took}: {plan.search.considered:,} candidates, {proof}"
+
+
+def grid(*columns: str) -> Table:
+    """A table with a line under its head; all but the first two columns are numbers."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index == 0 or column in ("blocks", "devices") else "right")
+    return table
+
+
+def block_range(blocks: Sequence[str]) -> str:
+    """One or two names in full, more as the first, the last and their number."""
+    return ", ".join(blocks) if len(blocks) <= 2 else f"{blocks[0]} … {blocks[-1]} ({len(blocks)})"
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Numbers in order, runs written as 0-7."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ", ".join("-".join(map(str, run)) for run in runs)
+
+
+def zero(stage: Stage) -> str:
+    """The ZeRO stages of a stage's blocks."""
+    return ", ".join(str(level) for level in sorted({strategy.zero for strategy in stage.strategies}))
+
+
+def recompute(stage: Stage) -> str:
+    """How many of a stage's blocks are computed again."""
+    count = sum(strategy.recompute for strategy in stage.strategies)
+    return {0: "no", len(stage.strategies): "full"}.get(count, f"{count} of {len(stage.strategies)}")
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit that reads best."""
+    if seconds >= 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"

@@ -1,0 +1,130 @@
+"""Where Partita can be extended: the hook specifications, and the plugins that implement them.
+
+A plugin is a module or an object behind an entry point of the group ``partita``; what ships with Partita is registered
+there too and has no other way in. Loading a plugin must be cheap, because every command loads them all: hooks import
+what they need when they are called. A specification stands here only if something calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pluggy
+
+from partita.errors import InputError, nearest
+
+if TYPE_CHECKING:
+    import typer
+
+    from partita.graph import Graph
+    from partita.plan import Plan
+    from partita.problem import Problem
+
+NAME = "partita"
+
+hookspec = pluggy.HookspecMarker(NAME)
+hookimpl = pluggy.HookimplMarker(NAME)
+
+
+class Recipe(Protocol):
+    """Models of known sizes with everything that is needed to train them."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """What a user writes for MODEL, one name a size. Read often, so it imports nothing."""
+
+    def config(self, name: str) -> Mapping[str, Any]:
+        """The HuggingFace configuration of one of ``names``, as ``config.json`` would hold it."""
+
+    def run(self, name: str, options: Sequence[str]) -> int:
+        """Train it. ``options`` is the rest of the command line after the name; the result is the exit status."""
+
+
+@hookspec(firstresult=True)
+def partita_capture(model: str, samples: int, seq: int | None, dtype: str) -> Graph | None:
+    """The graph of a model that a user named.
+
+    Called by every verb that takes a MODEL, with the text as the user wrote it. ``samples`` is the number of samples to
+    capture, ``seq`` the tokens of each (None: as the model says), ``dtype`` that of parameters and values, such as
+    ``bfloat16``. A model with example inputs of its own may have other samples. None means that the text is not of
+    the kind that this plugin reads; text that is of that kind and wrong is a ModelError or an InputError.
+    """
+
+
+@hookspec
+def partita_recipe() -> Recipe | None:
+    """A recipe.
+
+    Called by ``partita run``, to find the recipe of a name, and for the names that an unknown MODEL may have meant.
+    None means that there is none to offer now.
+    """
+
+
+@hookspec
+def partita_cluster_presets() -> Iterable[Path] | None:
+    """The preset files of devices, which ``4x8xNAME`` then names by their stem.
+
+    Called whenever a cluster is read. Their form is that of ``partita.cluster.presets.Preset``. None means no preset.
+    """
+
+
+@hookspec(firstresult=True)
+def partita_planner(problem: Problem) -> Plan | None:
+    """The plan of a problem.
+
+    Called by ``plan`` and ``explain`` once the model and the cluster are known. The first engine that returns a plan
+    wins; the exact chain planner comes last. None leaves the problem to the next engine; Infeasible says that nothing
+    fits, and ends the search.
+    """
+
+
+@hookspec
+def partita_verbs(app: typer.Typer) -> None:
+    """Adds commands to ``partita``.
+
+    Called once a process, before the command line is read. A verb returns its exit status or None, raises PartitaError
+    for what the user got wrong, and writes nothing but its answer on stdout. What it returns here is ignored.
+    """
+
+
+@cache
+def plugins() -> pluggy.PluginManager:
+    """All installed plugins; InputError names one that can't be loaded or that implements no hook of this name."""
+    manager = pluggy.PluginManager(NAME)
+    manager.add_hookspecs(__import__(__name__, fromlist=["hooks"]))
+    for entry in entry_points(group=NAME):
+        if not manager.has_plugin(entry.name):
+            manager.register(_loaded(entry), name=entry.name)
+    _check_names(manager)
+    return manager
+
+
+def _loaded(entry: EntryPoint) -> object:
+    try:
+        return entry.load()
+    except Exception as error:
+        home = f" of the package {entry.dist.name}" if entry.dist else ""
+        raise InputError(
+            f'the plugin "{entry.name}"{home} ({entry.value}) can\'t be loaded: {type(error).__name__}: {error}'
+        ) from error
+
+
+def _check_names(manager: pluggy.PluginManager) -> None:
+    """InputError for an implementation of a hook that doesn't exist: it would never be called."""
+    known = [name for name in globals() if name.startswith(f"{NAME}_")]
+    for name, plugin in manager.list_name_plugin():
+        for call in manager.get_hookcallers(plugin) or ():
+            if not call.has_spec():
+                raise InputError(
+                    f'the plugin "{name}" implements {call.name}, which is no hook.{nearest(call.name, known)}'
+                )
+
+
+def recipes() -> dict[str, Recipe]:
+    """Every recipe by each of its names."""
+    offered: list[Recipe] = plugins().hook.partita_recipe()
+    return {name: recipe for recipe in offered for name in recipe.names}

@@ -1,0 +1,230 @@
+"""The plan: stages, strategies, order, prediction and reasons, as JSON that is the same byte for byte each time.
+
+``seconds`` of the search is a measurement: it stands in the envelope that the command line prints, never in the file.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ConfigDict, TypeAdapter
+
+from partita.errors import InputError
+from partita.files import parse_json, write_text
+
+STRICT = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """How one block runs: the classes of dims that tp cuts, ZeRO stage of its state, whether it is recomputed."""
+
+    __pydantic_config__ = STRICT
+
+    cuts: tuple[str, ...]
+    zero: int
+    recompute: bool
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Blocks in order and the devices that hold them: ``devices[d * tp + t]``.
+
+    ``samples`` is what one turn takes over all dp replicas: samples × micro_batches = global batch.
+    """
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    blocks: tuple[str, ...]
+    devices: tuple[int, ...]
+    dp: int
+    tp: int
+    samples: int
+    micro_batches: int
+    strategies: tuple[Strategy, ...]
+
+
+@dataclass(frozen=True)
+class Order:
+    """A named generator of schedules with its arguments."""
+
+    __pydantic_config__ = STRICT
+
+    generator: Literal["1f1b", "gpipe"]
+    stages: int
+    micro_batches: int
+
+
+@dataclass(frozen=True)
+class SharedParameter:
+    """A parameter that several blocks use. ``owner`` is the stage that updates it, ``stages`` all that hold it.
+
+    ``gradient_bytes``: what each of the other stages sends the owner once a step, and gets back as weights.
+    """
+
+    __pydantic_config__ = STRICT
+
+    parameter: str
+    owner: int
+    stages: tuple[int, ...]
+    gradient_bytes: int
+
+
+@dataclass(frozen=True)
+class MemoryBytes:
+    """Bytes on each device of a stage at the peak. ``activations``: of all micro-batches in flight."""
+
+    __pydantic_config__ = STRICT
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int
+    temporary: int
+    framework: int
+
+    @property
+    def total(self) -> int:
+        return sum(self.items().values())
+
+    def items(self) -> dict[str, int]:
+        """The items by name."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """One stage: seconds of one micro-batch, of the transfer after it, of the end of the step; memory."""
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    forward_seconds: float
+    backward_seconds: float
+    transfer_forward_seconds: float
+    transfer_backward_seconds: float
+    sync_seconds: float
+    in_flight: int
+    memory: MemoryBytes
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """Where a step's seconds go on the busiest stage (they add up to the step), and every stage's own numbers.
+
+    ``waiting_seconds``: the pipeline fills, drains and waits for transfers. ``sync_seconds``: gradients over dp,
+    tied weights and the update.
+    """
+
+    __pydantic_config__ = STRICT
+
+    formula: str
+    compute_seconds: float
+    recompute_seconds: float
+    collective_seconds: float
+    waiting_seconds: float
+    sync_seconds: float
+    stages: tuple[StageCost, ...]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the cost model expects of one training step. ``peak_bytes`` by device id."""
+
+    __pydantic_config__ = STRICT
+
+    step_seconds: float
+    samples_per_second: float
+    peak_bytes: dict[int, int]
+    bubble_fraction: float
+    breakdown: Breakdown
+
+
+@dataclass(frozen=True)
+class Search:
+    """How the plan was found: ``optimal`` under the stated formula, or the best until interrupted."""
+
+    __pydantic_config__ = STRICT
+
+    engine: str
+    optimal: bool
+    bound_seconds: float
+    considered: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The artefact. ``problem`` is the digest of the question that it answers."""
+
+    __pydantic_config__ = STRICT
+
+    model: str
+    problem: str
+    cluster: str
+    target: str
+    precision: str
+    optimizer: str
+    seq: int | None
+    global_batch: int
+    schedule: str
+    order: Order
+    stages: tuple[Stage, ...]
+    shared_parameters: tuple[SharedParameter, ...]
+    predicted: Prediction
+    reasons: tuple[str, ...]
+    search: Search
+    idle_devices: tuple[int, ...] = field(default=())
+    version: Literal[1] = 1
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """All devices in the order of ranks: stage after stage."""
+        return tuple(device for stage in self.stages for device in stage.devices)
+
+
+@cache
+def _adapter() -> TypeAdapter[Plan]:
+    return TypeAdapter(Plan)
+
+
+def plan_document(plan: Plan) -> dict[str, Any]:
+    """The plan as JSON values."""
+    document: dict[str, Any] = _adapter().dump_python(plan, mode="json")
+    return {"version": document.pop("version"), **document}
+
+
+def save_plan(plan: Plan, path: str | Path) -> None:
+    """Write a plan; the file appears whole or not at all."""
+    write_text(path, json.dumps(plan_document(plan), indent=1, ensure_ascii=False) + "\n")
+
+
+def load_plan(path: str | Path) -> Plan:
+    """Read a plan that ``save_plan`` wrote; InputError names the file, the field and what is wrong with it."""
+    return check_plan(parse_json(path, _adapter()), str(path))
+
+
+def check_plan(plan: Plan, where: str) -> Plan:
+    """The plan itself, if its counts close; otherwise InputError with the numbers."""
+    for stage in plan.stages:
+        if len(stage.devices) != stage.dp * stage.tp:
+            raise InputError(
+                f'{where}: stage "{stage.name}" has {len(stage.devices)} devices, but dp={stage.dp} times tp={stage.tp}'
+            )
+        if stage.samples * stage.micro_batches != plan.global_batch:
+            raise InputError(
+                f'{where}: stage "{stage.name}" takes {stage.samples} samples in {stage.micro_batches} micro-batches, '
+                f"which is not the global batch {plan.global_batch}"
+            )
+        if len(stage.strategies) != len(stage.blocks) or not stage.blocks:
+            raise InputError(
+                f'{where}: stage "{stage.name}" has {len(stage.blocks)} blocks and {len(stage.strategies)} strategies'
+            )
+    twice = [device for device in set(plan.devices) if plan.devices.count(device) > 1]
+    if twice:
+        raise InputError(f"{where}: device {min(twice)} serves two stages")
+    return plan

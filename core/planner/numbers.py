@@ -1,0 +1,252 @@
+"""From blocks to the numbers of a candidate: seconds of every block, bytes of every segment.
+
+The two sides of the planner meet here: costs know blocks and devices, the search knows numbers alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+
+from partita.cluster.placement import Placement, place
+from partita.cost.alike import Alike
+from partita.cost.block import BlockCost, block_costs, split_fraction
+from partita.cost.collective import all_gather_seconds, all_reduce_seconds, point_to_point_seconds, reduce_scatter_seconds
+from partita.cost.crossing import crossing
+from partita.cost.precision import compute_dtype, item_bytes, peak_flops
+from partita.cost.state import StateBytes, state_bytes
+from partita.graph.model import ITEM_BYTES
+from partita.planner.candidates import Candidate
+from partita.planner.formula import ChainTable, segments
+from partita.problem import Problem
+
+
+@dataclass(frozen=True)
+class BlockSeconds:
+    """[n] each: seconds of one micro-batch. ``collective`` are the parts of both passes that tp and ZeRO add."""
+
+    forward: np.ndarray
+    backward: np.ndarray
+    compute: np.ndarray
+    recompute: np.ndarray
+    collective: np.ndarray
+
+
+class Numbers:
+    """Costs of one problem, computed once for each (tp, micro-batch, …) and shared by all candidates."""
+
+    def __init__(self, problem: Problem, groups: Alike, costs_by_tp: dict[int, tuple[BlockCost, ...]] | None = None):
+        self.problem, self.groups, self.cluster = problem, groups, problem.cluster
+        self.peak = peak_flops(problem.cluster.device, problem.precision)
+        self.item = item_bytes(problem.graph, problem.precision)
+        self.width = ITEM_BYTES[compute_dtype(problem.precision)]
+        self.crossing = crossing(problem.graph, self.item)
+        # The costs of blocks don't depend on the cluster: a larger one may share them.
+        self.costs_by_tp: dict[int, tuple[BlockCost, ...]] = {} if costs_by_tp is None else costs_by_tp
+        self._compute: dict[tuple[int, int], np.ndarray] = {}
+        self._seconds: dict[tuple[object, ...], BlockSeconds] = {}
+        self._moved: dict[tuple[object, ...], tuple[np.ndarray, np.ndarray]] = {}
+        self._places: dict[tuple[int, int, int], Placement] = {}
+        self._syncs: dict[tuple[int, ...], np.ndarray] = {}
+        self._least_syncs: dict[tuple[int, ...], float] = {}
+        self._states: dict[tuple[int, ...], np.ndarray] = {}
+        self._borrowed: dict[int, np.ndarray] = {}
+
+    def costs(self, tp: int) -> tuple[BlockCost, ...]:
+        """One cost a block."""
+        if tp not in self.costs_by_tp:
+            self.costs_by_tp[tp] = block_costs(self.problem.graph, self.groups.kinds, self.groups.classes, tp, self.item)
+        return self.costs_by_tp[tp]
+
+    def placement(self, candidate: Candidate) -> Placement:
+        """The devices of the candidate's groups."""
+        key = candidate.mesh
+        if key not in self._places:
+            self._places[key] = place(self.cluster, *key)
+        return self._places[key]
+
+    def trained(self, tp: int) -> np.ndarray:
+        """[n]: elements of trained parameters on a device."""
+        return np.array([cost.trained for cost in self.costs(tp)], dtype=float)
+
+    def frozen(self, tp: int) -> np.ndarray:
+        """[n]: elements of parameters that are not trained."""
+        return np.array([cost.frozen for cost in self.costs(tp)], dtype=float)
+
+    def ratio(self, candidate: Candidate) -> float:
+        """A micro-batch in units of the graph's samples."""
+        return candidate.micro / self.problem.graph.samples
+
+    def seconds(self, candidate: Candidate) -> BlockSeconds:
+        """Seconds of every block for one micro-batch."""
+        where = self.placement(candidate)
+        key = (candidate.tp, candidate.micro, candidate.recompute, where.tp_crosses) + (
+            (candidate.zero, candidate.dp, where.dp_crosses) if candidate.zero >= 2 else ()
+        )
+        if key not in self._seconds:
+            self._seconds[key] = self._block_seconds(candidate, where)
+        return self._seconds[key]
+
+    def _block_seconds(self, candidate: Candidate, where: Placement) -> BlockSeconds:
+        tp, ratio, link = candidate.tp, self.ratio(candidate), self.cluster.link(where.tp_crosses)
+        kinds, costs = self.groups.kinds, self.costs(candidate.tp)
+        if (tp, candidate.micro) not in self._compute:
+            device = self.cluster.device
+            each = {kind: costs[kind].compute_seconds(device, self.peak, ratio) for kind in set(kinds)}
+            self._compute[tp, candidate.micro] = np.array([each[kind] for kind in kinds])
+        compute = self._compute[tp, candidate.micro]
+        reduce = {kind: costs[kind].reduction_seconds(tp, link, ratio) for kind in set(kinds)}
+        entry = {kind: costs[kind].entry_seconds(tp, link, ratio) for kind in set(kinds)}
+        down = np.array([reduce[kind] for kind in kinds])
+        up = np.array([entry[kind] for kind in kinds])
+        again = compute + down if candidate.recompute else np.zeros_like(compute)
+        if candidate.zero >= 2:
+            wide = self.cluster.link(where.dp_crosses)
+            sizes = ((self.trained(tp) + self.frozen(tp)) * self.width).tolist()
+            gradients = (self.trained(tp) * self.width).tolist()
+            up = up + np.array([reduce_scatter_seconds(size, candidate.dp, wide) for size in gradients])
+            if candidate.zero == 3:
+                gather = np.array([all_gather_seconds(size, candidate.dp, wide) for size in sizes])
+                down, up = down + gather, up + gather
+        return BlockSeconds(compute + down, 2 * compute + up + again, 3 * compute, again, down + up)
+
+    def transfers(self, candidate: Candidate) -> tuple[np.ndarray, np.ndarray]:
+        """[S − 1, n + 1]: seconds forward and backward of each boundary at each cut."""
+        order = self.placement(candidate).boundary_crosses
+        if (key := (candidate.micro, order)) not in self._moved:
+            ratio, shape = self.ratio(candidate), (candidate.pp - 1, len(self.groups.kinds) + 1)
+            sizes = (self.crossing.forward_bytes * ratio, self.crossing.backward_bytes * ratio)
+            found = []
+            for size in sizes:
+                rows = {
+                    crosses: [point_to_point_seconds(each, self.cluster.link(crosses)) for each in size.tolist()]
+                    for crosses in set(order)
+                }
+                found.append(np.array([rows[crosses] for crosses in order]).reshape(shape))
+            self._moved[key] = (found[0], found[1])
+        return self._moved[key]
+
+    def borrowed(self, tp: int) -> np.ndarray:
+        """[n + 1, n + 1]: elements of parameters that blocks i…j−1 use and an earlier stage owns, each once."""
+        if tp not in self._borrowed:
+            graph, n = self.problem.graph, len(self.groups.kinds)
+            position = {block.name: index for index, block in enumerate(graph.blocks)}
+            found = np.zeros((n + 1, n + 1))
+            for name, users in graph.shared_parameters.items():
+                owner, *others = sorted(position[user] for user in users)
+                size = self.local_elements(name, owner, tp)
+                for i in range(owner + 1, others[-1] + 1):
+                    found[i, next(other for other in others if other >= i) + 1 :] += size
+            self._borrowed[tp] = found
+        return self._borrowed[tp]
+
+    def local_elements(self, parameter: str, owner: int, tp: int) -> int:
+        """Elements of a shared parameter on one device."""
+        split = split_fraction(self.groups.classes[self.groups.kinds[owner]], tp)
+        return ceil(self.problem.graph.tensor[parameter].elements * split(parameter))
+
+    def state(self, candidate: Candidate, elements: float) -> StateBytes:
+        """State of trained parameters on a device."""
+        problem = self.problem
+        return state_bytes(problem.precision, problem.optimizer, candidate.zero, candidate.dp, ceil(elements))
+
+    def sync(self, candidate: Candidate) -> np.ndarray:
+        """[n + 1, n + 1]: seconds at a step's end of a stage with blocks i…j−1: dp, tied weights, update."""
+        key = (*candidate.mesh, candidate.zero)
+        if key not in self._syncs:
+            self._syncs[key] = self._sync_segments(candidate)
+        return self._syncs[key]
+
+    def _sync_segments(self, candidate: Candidate) -> np.ndarray:
+        trained, borrowed = segments(self.trained(candidate.tp)), self.borrowed(candidate.tp)
+        values, places = np.unique(np.stack([trained, borrowed], -1).reshape(-1, 2), axis=0, return_inverse=True)
+        seconds = np.array([self.stage_sync(candidate, own, lent) for own, lent in values.tolist()])
+        return seconds[places.reshape(-1)].reshape(trained.shape)
+
+    def least_sync(self, candidate: Candidate) -> float:
+        """A lower bound of max s: one stage has at least an even share of the parameters."""
+        key = (*candidate.mesh, candidate.zero)
+        if key not in self._least_syncs:
+            share = float(self.trained(candidate.tp).sum()) / candidate.pp
+            self._least_syncs[key] = self.stage_sync(candidate, share, 0.0)
+        return self._least_syncs[key]
+
+    def stage_sync(self, candidate: Candidate, trained: float, borrowed: float) -> float:
+        """Seconds at a step's end of a stage with that many trained and borrowed elements on a device."""
+        if trained == np.inf:
+            return 0.0
+        where, device = self.placement(candidate), self.cluster.device
+        wide = self.cluster.link(where.dp_crosses)
+        size, dp = trained * self.width, candidate.dp
+        if candidate.zero == 0:
+            exchange = all_reduce_seconds(size, dp, wide)
+        else:
+            exchange = all_gather_seconds(size, dp, wide) if candidate.zero < 3 else 0.0
+            exchange += reduce_scatter_seconds(size, dp, wide) if candidate.zero == 1 else 0.0
+        tied = self.cluster.link(any(where.boundary_crosses))
+        exchange += 2 * point_to_point_seconds(borrowed * self.width, tied)
+        # The update reads and writes the optimizer's state and the weights, and reads the gradients.
+        state = state_bytes(self.problem.precision, self.problem.optimizer, 0, 1)
+        shard = trained / dp if candidate.zero else trained
+        moved = shard * (2 * state.optimizer + 2 * state.parameters + state.gradients)
+        return exchange + moved / (device.memory_bytes_per_second * device.memory_efficiency)
+
+    def held(self, candidate: Candidate) -> np.ndarray:
+        """[n]: bytes that each block keeps of a micro-batch until its backward; with recomputation its inputs alone."""
+        if candidate.recompute:
+            return self.crossing.forward_bytes[:-1] * self.ratio(candidate)
+        return np.array([cost.saved_bytes for cost in self.costs(candidate.tp)]) * self.ratio(candidate)
+
+    def temporary(self, candidate: Candidate) -> np.ndarray:
+        """[n]: bytes that exist while a block runs: gradients, activations computed again, ZeRO's gathered weights."""
+        costs, ratio = self.costs(candidate.tp), self.ratio(candidate)
+        found = np.array([cost.temporary_bytes for cost in costs]) * ratio
+        if candidate.recompute:
+            found = found + np.array([cost.saved_bytes for cost in costs]) * ratio
+        if candidate.zero >= 2:
+            found = found + self.trained(candidate.tp) * self.width
+        if candidate.zero == 3:
+            found = found + (self.trained(candidate.tp) + self.frozen(candidate.tp)) * self.width
+        return found
+
+    def state_segments(self, candidate: Candidate) -> np.ndarray:
+        """[n + 1, n + 1]: bytes of state and of the framework on a device of a stage with blocks i…j−1."""
+        key = (candidate.tp, candidate.dp, candidate.zero)
+        if key in self._states:
+            return self._states[key]
+        per = state_bytes(self.problem.precision, self.problem.optimizer, 0, 1)
+        dp, zero = candidate.dp, candidate.zero
+        trained, frozen, borrowed = (
+            segments(self.trained(candidate.tp)), segments(self.frozen(candidate.tp)), self.borrowed(candidate.tp)
+        )  # fmt: skip
+        with np.errstate(invalid="ignore"):
+            shard = np.ceil(trained / dp)
+            state = (shard if zero >= 3 else trained) * per.parameters
+            state += (shard if zero >= 2 else trained) * per.gradients + (shard if zero else trained) * per.optimizer
+            state += np.ceil(frozen / (dp if zero >= 3 else 1)) * per.parameters
+        state += borrowed * (per.parameters + per.gradients) + self.cluster.device.framework_bytes
+        self._states[key] = state
+        return state
+
+    def table(self, candidate: Candidate, limit: float) -> ChainTable:
+        """All numbers that the search needs."""
+        seconds = self.seconds(candidate)
+        forward, backward = self.transfers(candidate)
+        return ChainTable(
+            forward=seconds.forward, backward=seconds.backward,
+            transfer_forward=forward, transfer_backward=backward, sync=self.sync(candidate),
+            fixed_bytes=np.ceil(self.state_segments(candidate) + _largest(self.temporary(candidate))),
+            held_bytes=np.ceil(segments(self.held(candidate))),
+            memory_limit=limit, micro_batches=candidate.micro_batches, stages=candidate.pp, schedule=candidate.schedule,
+        )  # fmt: skip
+
+
+def _largest(values: np.ndarray) -> np.ndarray:
+    """[n + 1, n + 1]: the largest of values[i:j], 0 where there is none."""
+    n = len(values)
+    grid = np.zeros((n + 1, n + 1))
+    grid[:, 1:] = np.where(np.arange(n)[None, :] >= np.arange(n + 1)[:, None], values[None, :], 0.0)
+    found: np.ndarray = np.maximum.accumulate(grid, axis=1)
+    return found

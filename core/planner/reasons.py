@@ -1,0 +1,112 @@
+"""Why this plan: sentences with the numbers that decided, in the user's terms."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from partita.errors import listed
+from partita.plan import Prediction, SharedParameter
+from partita.planner.candidates import Candidate
+from partita.planner.chain import Cutting
+from partita.planner.numbers import Numbers
+from partita.planner.words import describe, duration, gib
+from partita.problem import TARGETS
+
+
+def reasons(
+    numbers: Numbers, c: Candidate, cutting: Cutting, predicted: Prediction, shared: Sequence[SharedParameter],
+    idle: Sequence[int], second: tuple[Candidate, float] | None, optimal: bool,
+) -> Iterator[str]:  # fmt: skip
+    """The sentences, the most important first."""
+    problem = numbers.problem
+    yield (
+        f"{describe(c)}: {duration(predicted.step_seconds)} a step of {problem.global_batch} samples in "
+        f"{c.micro_batches} micro-batch{'es' if c.micro_batches > 1 else ''}."
+    )
+    if second:
+        other, seconds = second
+        more = (seconds / cutting.seconds - 1) * 100 if cutting.seconds else 0.0
+        yield f"The next best arrangement ({describe(other)}) takes {duration(seconds)}, {more:.1f} % more."
+    elif optimal:
+        yield "No other arrangement of dp, tp and pp fits the memory, the batch and what is held."
+    if problem.fix:
+        yield f"Held by you: {', '.join(f'{name}={value}' for name, value in problem.fix.items())}."
+    if idle:
+        names = f"device {idle[0]} is" if len(idle) == 1 else f"devices {listed(idle)} are"
+        yield f"{names} idle: no plan for all {problem.cluster.devices} devices keeps the batch, the blocks, memory and what is held."
+    yield from _bottleneck(c, predicted)
+    yield from _memory(numbers, predicted)
+    yield from _odd_blocks(numbers, c, cutting.bounds)
+    if c.pp > 1 and c.micro_batches < c.pp:
+        yield (
+            f"Warning: {c.micro_batches} micro-batches for {c.pp} stages leave the devices idle for "
+            f"{predicted.bubble_fraction:.0%} of the pipeline's time; {c.pp} or more micro-batches waste less."
+        )
+    where = numbers.placement(c)
+    if where.tp_crosses:
+        yield f"tp={c.tp} groups cross nodes: their all-reduces run at the speed of the slow link."
+    for parameter in shared:
+        if len(parameter.stages) > 1:
+            yield (
+                f'"{parameter.parameter}" is tied: stage {parameter.owner} owns it, stages '
+                f"{listed(parameter.stages)} hold it; {gib(parameter.gradient_bytes)} of gradient are summed a step."
+            )
+    target = TARGETS[problem.target]
+    if c.pp > 1 and target.zero_in_pipeline != target.zero_alone:
+        yield f"{target.sentence}."
+    unknown = sorted(frozenset().union(*(cost.unknown for cost in numbers.costs(c.tp))))
+    if unknown:
+        yield f"Unknown kinds of ops, counted as keeping all they touch: {', '.join(unknown)}."
+
+
+def _bottleneck(c: Candidate, predicted: Prediction) -> Iterator[str]:
+    parts = predicted.breakdown
+    names = {
+        "compute": parts.compute_seconds, "recomputation": parts.recompute_seconds,
+        "collectives of tp and ZeRO": parts.collective_seconds, "filling and draining the pipeline": parts.waiting_seconds,
+        "gradients over dp and the update": parts.sync_seconds,
+    }  # fmt: skip
+    step = predicted.step_seconds or 1.0
+    shares = ", ".join(f"{name} {value / step:.0%}" for name, value in names.items() if value / step >= 0.005)
+    stages = [s.forward_seconds + s.backward_seconds for s in parts.stages]
+    if c.pp > 1:
+        slow = max(range(c.pp), key=lambda s: stages[s])
+        yield (
+            f"Stage {slow} is the slowest: {duration(stages[slow])} a micro-batch, the fastest takes "
+            f"{duration(min(stages))}."
+        )
+    yield f"Where a step's time goes: {shares}."
+
+
+def _memory(numbers: Numbers, predicted: Prediction) -> Iterator[str]:
+    stages = predicted.breakdown.stages
+    heavy = max(range(len(stages)), key=lambda s: stages[s].memory.total)
+    memory = stages[heavy].memory
+    limit = numbers.problem.memory_limit
+    items = ", ".join(f"{name} {gib(size)}" for name, size in memory.items().items() if size)
+    yield (
+        f"Memory is heaviest on stage {heavy}: {gib(memory.total)} of {gib(limit)} a device ({memory.total / limit:.0%}; "
+        f"{items})."
+    )
+
+
+def _odd_blocks(numbers: Numbers, c: Candidate, bounds: Sequence[int]) -> Iterator[str]:
+    """What the blocks that are no layer cost, in layers."""
+    kinds, blocks = numbers.groups.kinds, numbers.problem.graph.blocks
+    kind, count = Counter(kinds).most_common(1)[0]
+    seconds = numbers.seconds(c)
+    cost = seconds.forward + seconds.backward
+    if count < 2 or not cost[kind]:
+        return
+    layers = [sum(kinds[k] == kind for k in range(i, j)) for i, j in zip(bounds[:-1], bounds[1:], strict=True)]
+    for index, stage in ((0, 0), (len(blocks) - 1, c.pp - 1)):
+        worth = float(cost[index] / cost[kind])
+        if kinds[index] != kind and worth >= 0.2:
+            held = f"; its stage holds {layers[stage]} layers, the others {_range([n for s, n in enumerate(layers) if s != stage])}" if c.pp > 1 else ""
+            yield f'Block "{blocks[index].name}" costs {worth:.1f} layers{held}.'
+
+
+def _range(counts: Sequence[int]) -> str:
+    """``7`` or ``6 to 8``."""
+    return str(counts[0]) if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)}"

@@ -1,0 +1,30 @@
+"""How the planner's messages write candidates and bytes."""
+
+from __future__ import annotations
+
+from partita.planner.candidates import Candidate
+
+GIB = 2**30
+
+
+def gib(size: float) -> str:
+    """Bytes for people: GiB with two digits; small sizes in bytes."""
+    return f"{size / GIB:.2f} GiB" if size >= GIB / 100 else f"{size:,.0f} bytes"
+
+
+def counted(devices: int) -> str:
+    """``1 device`` or ``4 devices``."""
+    return f"{devices} device" if devices == 1 else f"{devices} devices"
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people."""
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
+
+
+def describe(candidate: Candidate) -> str:
+    """A candidate in words."""
+    return (
+        f"pp={candidate.pp}, tp={candidate.tp}, dp={candidate.dp}, ZeRO {candidate.zero}, micro-batch of "
+        f"{candidate.micro}, {'full' if candidate.recompute else 'no'} recomputation, {candidate.schedule}"
+    )

@@ -1,0 +1,24 @@
+"""What all tests share: the folder from which they import one another, and the one pool of ranks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+# Before anything from tests is imported: a rank gets this path too, and finds a test's function by its module's name.
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from tests.ranks.pool import Pool  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[Pool]:
+    """Four live processes; they start when a test first runs something on them."""
+    made = Pool()
+    yield made
+    made.close()

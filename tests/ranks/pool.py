@@ -1,0 +1,159 @@
+"""Four live processes on which tests run functions as ranks of a real process group.
+
+They are forked from a server that has imported torch and the models once, so starting them again after a failure takes
+a moment. Every call is a process group of its own, made and destroyed with it. A rank that raises, dies or hangs fails
+the call with what it was doing, and takes the whole pool with it: nobody is left waiting for a rank that is gone.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.ranks.rank import serve
+
+RANKS = 4
+START_SECONDS = 120.0
+# After one rank failed, how long the others may take to fail too: a second traceback often says more than the first.
+GRACE_SECONDS = 0.5
+PRELOADED = [
+    "torch", "torch.export", "torch.distributed", "partita.adapters.torch.prepare",
+    *(f"transformers.models.{family}.modeling_{family}" for family in ("gpt2", "llama", "t5")),
+]  # fmt: skip
+
+
+class RankError(Exception):
+    """A rank raised or died; the message has the traceback of every rank that did."""
+
+
+class RankTimeout(RankError):
+    """The ranks did not end in time; the message has the Python stacks of all of them."""
+
+
+class Rank(NamedTuple):
+    """One process, the pipe to it, and the file that its stacks are written to."""
+
+    process: BaseProcess
+    pipe: Connection
+    stacks: Path
+
+
+class Pool:
+    """``run`` is all there is to it. Nothing is started before the first run, nothing is left after ``close``."""
+
+    def __init__(self) -> None:
+        self.ranks: list[Rank] = []
+        self.folder: Path | None = None
+        self.calls = 0
+
+    def run(self, function: Callable[..., Any], n: int, *args: Any, timeout: float = 60.0) -> list[Any]:
+        """``function(*args)`` on ranks 0 … n-1 of a fresh gloo group: what each returned, in order of rank.
+
+        The function stands in a module, at its top level. RankError when a rank raises or dies, RankTimeout after
+        ``timeout`` seconds; either way the next run gets new processes.
+        """
+        assert 1 <= n <= RANKS, f"the pool has {RANKS} ranks, {n} are wanted"
+        try:
+            self._start()
+            self.calls += 1
+            assert self.folder is not None
+            message = pickle.dumps((n, str(self.folder / f"store.{self.calls}"), function, args))
+            for rank in self.ranks[:n]:
+                rank.pipe.send_bytes(message)
+            return self._answers(n, timeout)
+        except BaseException:
+            # Also Ctrl-C and a test's own time limit: the ranks are in the middle of something.
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End all processes; the next run starts new ones."""
+        for rank in self.ranks:
+            rank.process.kill()
+        for rank in self.ranks:
+            rank.process.join()
+            rank.pipe.close()
+        self.ranks = []
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder = None
+
+    def _start(self) -> None:
+        if self.ranks:
+            return
+        self.folder = Path(tempfile.mkdtemp(prefix="ranks."))
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOADED)
+        before = os.environ.get("OMP_NUM_THREADS")
+        # Read by the server when it imports torch: a process that is to be forked must have one thread.
+        os.environ["OMP_NUM_THREADS"] = "1"
+        try:
+            for rank in range(RANKS):
+                ours, theirs = context.Pipe()
+                stacks = self.folder / f"stacks.{rank}"
+                process = context.Process(target=serve, args=(theirs, rank, stacks), name=f"rank {rank}", daemon=True)
+                process.start()
+                theirs.close()
+                self.ranks.append(Rank(process, ours, stacks))
+        finally:
+            if before is None:
+                del os.environ["OMP_NUM_THREADS"]
+            else:
+                os.environ["OMP_NUM_THREADS"] = before
+        self._answers(RANKS, START_SECONDS)
+
+    def _answers(self, n: int, timeout: float) -> list[Any]:
+        """One answer of each of the first ``n`` ranks."""
+        waiting: dict[Any, int] = {rank.pipe: index for index, rank in enumerate(self.ranks[:n])}
+        results: dict[int, Any] = {}
+        failures: dict[int, str] = {}
+        deadline = time.monotonic() + timeout
+        while waiting:
+            ready = wait(list(waiting), max(0.0, deadline - time.monotonic()))
+            if not ready and not failures:
+                raise RankTimeout(f"{len(waiting)} of {n} ranks did not end in {timeout:g} seconds\n{self._stacks(n)}")
+            if not ready:
+                break
+            for pipe in ready:
+                index = waiting.pop(pipe)
+                good, value = self._read(index)
+                if good:
+                    results[index] = value
+                else:
+                    failures[index] = value
+                    deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
+        if failures:
+            raise RankError("\n".join(f"rank {index} of {n}: {text}" for index, text in failures.items()))
+        return [results[index] for index in range(n)]
+
+    def _read(self, index: int) -> tuple[bool, Any]:
+        rank = self.ranks[index]
+        try:
+            good, value = pickle.loads(rank.pipe.recv_bytes())
+            return good, value
+        except (EOFError, ConnectionResetError):
+            rank.process.join(5)
+            return False, f"died with exit code {rank.process.exitcode}\n{rank.stacks.read_text()}"
+
+    def _stacks(self, n: int) -> str:
+        """What every rank is doing, asked by a signal that is answered even inside a call that blocks."""
+        for rank in self.ranks[:n]:
+            if rank.process.is_alive() and rank.process.pid is not None:
+                os.kill(rank.process.pid, signal.SIGUSR1)
+        sizes: list[int] = []
+        for _ in range(20):
+            time.sleep(0.1)
+            before, sizes = sizes, [rank.stacks.stat().st_size for rank in self.ranks[:n]]
+            if sizes == before and all(sizes):
+                break
+        return "\n".join(f"rank {i}:\n{rank.stacks.read_text()}" for i, rank in enumerate(self.ranks[:n]))

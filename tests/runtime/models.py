@@ -1,0 +1,211 @@
+"""Tiny models whose training is compared with one device: HuggingFace's with a loss of our own, and modules by hand.
+
+HuggingFace's loss casts logits to float32, which would hide what float64 can show: here cross entropy is computed in
+the model's precision. Modules by hand are each a shape that stages must carry, with numbers small enough to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+VOCABULARY = 129
+SEQ = 16
+IGNORED = -100
+
+
+class CausalLoss(nn.Module):
+    """A causal model and its cross entropy on the next token, over labels that are not -100."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, labels: Tensor, attention_mask: Tensor) -> Tensor:
+        logits = self.model(input_ids=input_ids, attention_mask=attention_mask).logits
+        targets = functional.pad(labels, (0, 1), value=IGNORED)[:, 1:]
+        return functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+
+
+class TranslationLoss(nn.Module):
+    """An encoder-decoder model and its cross entropy; the decoder reads the labels one step late."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, labels: Tensor, attention_mask: Tensor) -> Tensor:
+        late = functional.pad(labels, (1, 0), value=0)[:, :-1]
+        late = late.masked_fill(late == IGNORED, 0)
+        logits = self.model(input_ids=input_ids, attention_mask=attention_mask, decoder_input_ids=late).logits
+        return functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
+
+
+def gpt2(dropout: float = 0.0, tied: bool = True) -> nn.Module:
+    """4 layers, 4 heads; the head's weight is the embedding's unless ``tied`` is false."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    return CausalLoss(
+        GPT2LMHeadModel(
+            GPT2Config(
+                n_layer=4, n_embd=32, n_head=4, vocab_size=VOCABULARY, n_positions=SEQ, use_cache=False,
+                resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout, tie_word_embeddings=tied,
+                bos_token_id=0, eos_token_id=0,
+            )
+        )
+    )  # fmt: skip
+
+
+def llama(layers: int = 4, hidden: int = 32, heads: int = 4, kv_heads: int = 2) -> nn.Module:
+    """Grouped-query attention: 4 heads of queries, 2 of keys and values."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return CausalLoss(
+        LlamaForCausalLM(
+            LlamaConfig(
+                num_hidden_layers=layers, hidden_size=hidden, num_attention_heads=heads, num_key_value_heads=kv_heads,
+                intermediate_size=2 * hidden, vocab_size=VOCABULARY, use_cache=False,
+            )
+        )
+    )  # fmt: skip
+
+
+def t5() -> nn.Module:
+    """2 + 2 layers; all of the decoder reads the encoder's output, and each half has one position bias for all layers."""
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    return TranslationLoss(
+        T5ForConditionalGeneration(
+            T5Config(
+                d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, vocab_size=VOCABULARY, use_cache=False,
+                dropout_rate=0.0, decoder_start_token_id=0, pad_token_id=0,
+            )
+        )
+    )  # fmt: skip
+
+
+class Scale(nn.Module):
+    """A scalar weight times its input."""
+
+    def __init__(self, weight: float):
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(weight))
+
+    def forward(self, value: Tensor) -> Tensor:
+        return self.weight * value
+
+
+class Skip(nn.Module):
+    """Four scalars in a chain, and the first one's output is read again by the last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w0, self.w1, self.w2, self.w3 = Scale(2.0), Scale(3.0), Scale(5.0), Scale(7.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = self.w0(x)
+        return (self.w3(self.w2(self.w1(first))) + first).mean()
+
+
+class TiedScalar(nn.Module):
+    """The first and the last of three share their weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = Scale(2.0), Scale(3.0), Scale(2.0)
+        self.last.weight = self.first.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.middle(self.first(x))).mean()
+
+
+class Three(nn.Module):
+    """Makes a value that is trained, a mask (or None), and positions that are frozen and of another precision."""
+
+    def __init__(self, masked: bool):
+        super().__init__()
+        self.masked = masked
+        self.linear = nn.Linear(8, 8, dtype=torch.float16)
+        self.position = nn.Parameter(torch.linspace(-1, 1, 32).reshape(1, 4, 8), requires_grad=False)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+        hidden = self.linear(x)
+        mask = (hidden @ hidden.transpose(1, 2) > 0).unsqueeze(1) if self.masked else None
+        return hidden, mask, self.position * 2
+
+
+class ReadThree(nn.Module):
+    """Uses all three."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out = nn.Linear(8, 8)
+
+    def forward(self, hidden: Tensor, mask: Tensor | None, position: Tensor) -> Tensor:
+        value = self.out(hidden.float() + position)
+        if mask is None:
+            return value
+        return mask.squeeze(1).float() @ value
+
+
+class ThreeBetween(nn.Module):
+    """Three values between two stages; with ``masked`` false the second of them is None."""
+
+    def __init__(self, masked: bool = True):
+        super().__init__()
+        self.make, self.read = Three(masked), ReadThree()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.read(*self.make(x)).square().mean()
+
+
+Batch = dict[str, Tensor]
+
+
+def tokens(samples: int, generator: torch.Generator, padded: bool) -> Batch:
+    """Random tokens. Padded: each sample ends in its own number of masked tokens with labels -100, the first two have
+    no label at all.
+    """
+    ids = torch.randint(0, VOCABULARY, (samples, SEQ), generator=generator)
+    labels, mask = ids.clone(), torch.ones_like(ids)
+    if padded:
+        for row, length in enumerate(torch.randint(3, SEQ + 1, (samples,), generator=generator).tolist()):
+            labels[row, length:] = IGNORED
+            mask[row, length:] = 0
+        if samples > 2:
+            labels[:2] = IGNORED
+    return {"input_ids": ids, "labels": labels, "attention_mask": mask}
+
+
+def ones(samples: int, generator: torch.Generator, padded: bool) -> Batch:
+    return {"x": torch.ones(samples)}
+
+
+def vectors(samples: int, generator: torch.Generator, padded: bool) -> Batch:
+    return {"x": torch.randn(samples, 4, 8, generator=generator).half()}
+
+
+@dataclass(frozen=True)
+class Model:
+    """How to build it, a batch of so many samples, and the samples of one micro-batch."""
+
+    build: Callable[[], nn.Module]
+    batch: Callable[[int, torch.Generator, bool], Batch] = tokens
+    samples: int = 2
+
+
+MODELS = {
+    "gpt2": Model(gpt2),
+    "gpt2 untied": Model(lambda: gpt2(tied=False)),
+    "gpt2 dropout": Model(lambda: gpt2(dropout=0.1)),
+    "llama": Model(llama),
+    "t5": Model(t5),
+    "skip": Model(Skip, ones, 1),
+    "tied scalar": Model(TiedScalar, ones, 1),
+    "three between": Model(ThreeBetween, vectors),
+    "two between": Model(lambda: ThreeBetween(masked=False), vectors),
+}

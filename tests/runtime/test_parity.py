@@ -1,0 +1,95 @@
+"""Training by a Program against training on one device: losses, every gradient, weights after three Adam steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.ranks.pool import Pool
+from tests.runtime.parity import assert_equal
+from tests.runtime.programs import Layout
+from tests.runtime.training import Case, gradients_of_both, train
+
+LAYOUTS = {
+    "dp2": Layout(dp=2),
+    "pp2": Layout(pp=2),
+    "pp2 dp2": Layout(pp=2, dp=2),
+    "tp2": Layout(tp=2),
+    "pp2 tp2": Layout(pp=2, tp=2),
+    "dp2 tp2": Layout(dp=2, tp=2),
+    "tp4": Layout(tp=4),
+    "pp4 uneven": Layout(pp=4, sizes=(1, 3, 1, 1)),
+    "pp2 recompute": Layout(pp=2, recompute=True),
+    "pp2 tp2 recompute": Layout(pp=2, tp=2, recompute=True),
+    "pp2 gpipe": Layout(pp=2, schedule="gpipe"),
+    **{f"pp4 {count} micro-batches": Layout(pp=4, micro_batches=count) for count in (1, 2, 3, 5)},
+    **{f"pp4 gpipe {count}": Layout(pp=4, micro_batches=count, schedule="gpipe") for count in (1, 3, 5)},
+    **{f"pp2 dp2 {count}": Layout(pp=2, dp=2, micro_batches=count) for count in (1, 3, 5)},
+}
+# The heads of Llama's keys and values are 2: tp 4 can't cut them.
+UNFIT = {("llama", "tp4")}
+PADDED = ("dp2", "pp2", "tp2", "pp2 dp2", "pp2 tp2", "dp2 tp2", "pp4 3 micro-batches")
+T5 = ("dp2", "pp2", "tp2", "pp2 tp2", "pp2 dp2", "pp2 recompute", "pp4 3 micro-batches", "pp4 gpipe 3")
+# What `make test-fast` runs of it.
+FAST = {"gpt2 pp2 dp2 padded float64", "llama pp2 tp2 float32", "gpt2 tp2 padded float32", "t5 pp2 float64"}
+
+
+def table() -> list[tuple[str, Case]]:
+    rows = [(f"{model} {name}", Case(model, layout)) for model in ("gpt2", "llama") for name, layout in LAYOUTS.items()
+            if (model, name) not in UNFIT]  # fmt: skip
+    rows += [(f"{model} {name} padded", Case(model, LAYOUTS[name], padded=True))
+             for model in ("gpt2", "llama") for name in PADDED]  # fmt: skip
+    rows += [(f"gpt2 untied {name}", Case("gpt2 untied", LAYOUTS[name])) for name in ("pp2", "pp2 tp2")]
+    rows += [(f"t5 {name}", Case("t5", LAYOUTS[name])) for name in T5]
+    rows += [("t5 pp2 padded", Case("t5", LAYOUTS["pp2"], padded=True))]
+    return [(f"{name} {dtype}", replace(row, dtype=dtype)) for name, row in rows for dtype in ("float32", "float64")]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, id=name, marks=() if name in FAST else pytest.mark.slow) for name, case in table()],
+)
+def test_training_is_that_of_one_device(pool: Pool, case: Case) -> None:
+    outcomes = pool.run(train, case.layout.devices, case)
+    assert_equal(case, outcomes)
+    # GPT-2's head reads the embedding's weight: with stages there is a copy, and assert_equal has compared it.
+    tied = case.model in ("gpt2", "t5") and case.layout.pp > 1
+    assert any(outcome.shared for outcome in outcomes) == tied
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["pp2", "pp2 dp2", "tp2"])
+def test_bfloat16_is_near(pool: Pool, name: str) -> None:
+    case = Case("gpt2", LAYOUTS[name], dtype="bfloat16", steps=1)
+    assert_equal(case, pool.run(train, case.layout.devices, case))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["gpt2", "llama"])
+@pytest.mark.parametrize("name", ["dp2", "pp2", "tp2", "pp2 tp2", "pp2 dp2"])
+def test_clipping_is_by_the_norm_of_the_whole_model(pool: Pool, model: str, name: str) -> None:
+    case = Case(model, LAYOUTS[name], dtype="float64", clip_norm=0.25)
+    outcomes = pool.run(train, case.layout.devices, case)
+    assert outcomes[0].dense_norm > 0.5
+    assert_equal(case, outcomes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["pp2", "tp2", "pp2 tp2", "dp2"])
+def test_recomputation_repeats_its_dropout(pool: Pool, name: str) -> None:
+    case = Case("gpt2 dropout", LAYOUTS[name])
+    again = replace(case, layout=replace(case.layout, recompute=True))
+    for losses, differences in pool.run(gradients_of_both, case.layout.devices, case, again):
+        assert losses[0] == losses[1]
+        assert {name: error for name, error in differences.items() if error} == {}
+
+
+@pytest.mark.slow
+def test_dropout_drops_and_is_the_same_in_every_pipeline(pool: Pool) -> None:
+    case = Case("gpt2 dropout", Layout(), dtype="float64", steps=1)
+    (alone,) = pool.run(train, 1, case)
+    assert abs(alone.losses[0] - alone.dense_losses[0]) > 1e-6
+    for layout in (Layout(pp=2), Layout(pp=4, schedule="gpipe"), Layout(dp=2, micro_batches=1)):
+        divided = pool.run(train, layout.devices, replace(case, layout=layout))
+        assert divided[0].losses[0] == pytest.approx(alone.losses[0], rel=1e-13)
