@@ -7,6 +7,7 @@ what they need when they are called. A specification stands here only if somethi
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -93,12 +94,16 @@ def partita_verbs(app: typer.Typer) -> None:
 
 @cache
 def plugins() -> pluggy.PluginManager:
-    """All installed plugins; InputError names one that can't be loaded or that implements no hook of this name."""
+    """All installed plugins; InputError names one that can't be loaded or that implements a hook which isn't one."""
     manager = pluggy.PluginManager(NAME)
-    manager.add_hookspecs(__import__(__name__, fromlist=["hooks"]))
+    manager.add_hookspecs(sys.modules[__name__])
     for entry in entry_points(group=NAME):
         if not manager.has_plugin(entry.name):
-            manager.register(_loaded(entry), name=entry.name)
+            plugin = _loaded(entry)
+            try:
+                manager.register(plugin, name=entry.name)
+            except pluggy.PluginValidationError as error:
+                raise InputError(f'the plugin "{entry.name}" ({entry.value}) does not fit a hook: {error}') from error
     _check_names(manager)
     return manager
 

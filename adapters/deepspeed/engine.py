@@ -54,6 +54,8 @@ class PlannedEngine(DeepSpeedEngine):
     def train_batch(self, batches: Iterator[Batch]) -> float:
         """One step: the plan's micro-batches of this copy from ``batches``; the loss of the global batch on every rank."""
         self.module.train()
+        # Restored by load_checkpoint: random draws are keyed by it.
+        self.runtime.steps = self.global_steps
         loss = self.runtime.step(batches, _Calls(self))
         self.micro_steps += self.gradient_accumulation_steps()
         return loss

@@ -51,8 +51,6 @@ def initialize(
         lowered, weights=weights, seed=seed, device=device,
         realise=realise if max(lowered.program.tp) > 1 else None, finish=partition if zero3 else None,
     )  # fmt: skip
-    if zero3:
-        deepspeed.utils.set_z3_leaf_modules(prepared.stage, [BlockModule])
     mpu = Mpu(lowered.program, prepared.groups)
     for name, parameter in prepared.stage.parameters_by_name.items():
         # What DeepSpeed's norms go by: cut parameters count on every rank, copies of another stage's nowhere.

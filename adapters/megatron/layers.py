@@ -31,7 +31,7 @@ def realise(local: LocalOp, parameters: Parameters) -> Realised | None:
 
 
 def require(tp: int) -> ModuleType:
-    """The module with the layers. PlanError with what to install, or what to plan instead, where Megatron-core is missing."""
+    """The module with the layers. PlanError, with what to install or to plan instead, without Megatron-core."""
     try:
         # Here, because importing Megatron-core takes seconds and only plans with tp > 1 need it.
         from partita.adapters.megatron import modules
@@ -59,8 +59,8 @@ def _linear(modules: ModuleType, local: LocalOp, parameters: Parameters) -> Real
         owns["bias"] = bias
     shape = parameters.shapes[weight]
     make = modules.Column if local.form == "column" else modules.Row
-    find = local.op.inputs.index
-    order = modules.Order(find(value), find(weight), None if bias is None else find(bias))
+    given = [name for name in local.op.inputs if name not in owns.values()]
+    order = modules.Order(*(given.index(name) if name in given else None for name in (value, weight, bias)))
     module = make(shape[::-1] if flip else shape, order, frozenset(owns), parameters)
     return Realised(module, owns, frozenset({weight} if flip else ()))
 

@@ -1,4 +1,4 @@
-"""Megatron-core's tensor-parallel layers, called as a stage calls an op: with all of the op's inputs, in their order.
+"""Megatron-core's tensor-parallel layers, called as a stage calls an op: with the inputs that they don't have themselves.
 
 They are subclasses, not wrappers, so that parameters keep the names that they have in the model. Importing this module
 imports Megatron-core. Nothing here calls torch.cuda, nor does Megatron in these layers when it initialises on the CPU
@@ -28,15 +28,23 @@ from partita.adapters.torch.stage import Parameters
 
 
 class Order(NamedTuple):
-    """Where an op's inputs have the value, the weight and the bias."""
+    """Where a layer finds value, weight and bias among what it is given; None: it has that itself, or there is none."""
 
     value: int
-    weight: int
+    weight: int | None
     bias: int | None
+
+    def parts(self, given: tuple[Tensor, ...], bias: Tensor | None) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """(value, weight, bias), from what was given and the layer's own bias."""
+        return (
+            given[self.value],
+            None if self.weight is None else given[self.weight],
+            bias if self.bias is None else given[self.bias],
+        )
 
 
 class Column(ColumnParallelLinear):
-    """A linear layer with its outputs cut. ``shape`` is the local weight's, [out / tp, in]; ``owns`` may lack the weight (tied)."""
+    """A linear layer with its outputs cut: the local weight is [out / tp, in]. ``owns`` lacks a weight that is tied."""
 
     def __init__(self, shape: tuple[int, int], order: Order, owns: frozenset[str], parameters: Parameters):
         # The sum of the input's gradient is an op of its own in the piece ("enter"), once for all layers that read the
@@ -49,17 +57,17 @@ class Column(ColumnParallelLinear):
             )  # fmt: skip
         self.order = order
 
-    def forward(self, *tensors: Tensor) -> Tensor:
-        value = tensors[self.order.value]
-        output, _ = super().forward(_flat(value), weight=tensors[self.order.weight])
-        return _finish(output, value, tensors, self.order)
+    def forward(self, *given: Tensor) -> Tensor:
+        value, weight, bias = self.order.parts(given, self.bias)
+        output, _ = super().forward(_flat(value), weight=weight)
+        return _finish(output, value, bias)
 
     # Megatron's "extra state" is always empty: keep it out of checkpoints, whose names are the model's.
     get_extra_state = nn.Module.get_extra_state
 
 
 class Row(RowParallelLinear):
-    """A linear layer with its reduced dim cut: [out, in / tp]; the bias is whole, added after the sum over devices."""
+    """A linear layer with its reduced dim cut: the local weight is [out, in / tp], the bias whole."""
 
     def __init__(self, shape: tuple[int, int], order: Order, owns: frozenset[str], parameters: Parameters):
         with parameters.device:
@@ -69,16 +77,16 @@ class Row(RowParallelLinear):
             )  # fmt: skip
         self.order = order
 
-    def forward(self, *tensors: Tensor) -> Tensor:
-        value = tensors[self.order.value]
+    def forward(self, *given: Tensor) -> Tensor:
+        value, _, bias = self.order.parts(given, self.bias)
         output, _ = super().forward(_flat(value))
-        return _finish(output, value, tensors, self.order)
+        return _finish(output, value, bias)
 
     get_extra_state = nn.Module.get_extra_state
 
 
 class Embedding(VocabParallelEmbedding):
-    """A table with its rows cut; ``shape`` is the local weight's, padding rows included. ``padding`` is a row without gradient."""
+    """A table with its rows cut, those that pad it included. ``padding`` is a row that gets no gradient."""
 
     def __init__(self, shape: tuple[int, int], padding: int | None, parameters: Parameters):
         with parameters.device:
@@ -88,7 +96,7 @@ class Embedding(VocabParallelEmbedding):
             )  # fmt: skip
         self.padding = padding
 
-    def forward(self, weight: Tensor, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor) -> Tensor:
         found = super().forward(ids)
         if self.padding is None:
             return found
@@ -147,7 +155,7 @@ def tensor_group(group: dist.ProcessGroup) -> Iterator[None]:
 
 
 def _config(parameters: Parameters) -> ModelParallelConfig:
-    """Parameters of the plan's dtype, left empty, made where torch makes tensors now (that is what "cpu" comes down to)."""
+    """Empty parameters of the plan's dtype, on torch's current device: no more is meant by Megatron's "cpu" here."""
     return ModelParallelConfig(
         tensor_model_parallel_size=parameters.group.size(), params_dtype=parameters.dtype,
         use_cpu_initialization=True, perform_initialization=False, gradient_accumulation_fusion=False,
@@ -159,6 +167,6 @@ def _flat(value: Tensor) -> Tensor:
     return value.reshape(-1, value.shape[-1])
 
 
-def _finish(output: Tensor, value: Tensor, tensors: tuple[Tensor, ...], order: Order) -> Tensor:
+def _finish(output: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:
     output = output.view(*value.shape[:-1], output.shape[-1])
-    return output if order.bias is None else output + tensors[order.bias]
+    return output if bias is None else output + bias

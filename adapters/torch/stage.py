@@ -1,7 +1,7 @@
 """A stage as an ``nn.Module``: its local parameters, and its piece's code over them.
 
-Each block is a submodule (ZeRO-3 gathers a block's parameters when it runs). Inside a block, parameters stand under the
-names that they have in the model: ``dense_name`` strips the block. An adapter can realise ops by modules of its own
+Each block is a submodule (ZeRO-3 gathers a block's parameters when it runs) that owns its parameters under the names that
+they have in the model, with "/" for ".": ``dense_name`` gives those back. An adapter can realise ops by modules of its own
 (Megatron's layers): it then creates the parameters of those ops.
 """
 
@@ -16,11 +16,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from partita.adapters.torch.execute import Context, is_random, run, seed_for
+from partita.adapters.torch.execute import Context, run
 from partita.graph import Graph
 from partita.spacetime.program import LocalOp, Piece, Segment, Shard
 
-# Given an op and its local parameters: a module that takes all of the op's inputs in their order, or None.
+# Given an op and its local parameters: a module that stands for it, or None.
 Realise = Callable[[LocalOp, "Parameters"], "Realised | None"]
 
 
@@ -40,8 +40,9 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Realised:
-    """A module that stands for an op. ``owns`` maps its parameters' names to dense names, which end in them; the op's
-    other parameters stay the stage's. ``flipped`` are stored transposed.
+    """A module that stands for an op: it is given the op's inputs, in their order, but for the parameters that it has.
+
+    ``owns`` maps its parameters' names to dense names, which end in them; ``flipped`` are stored transposed.
     """
 
     module: nn.Module
@@ -49,28 +50,7 @@ class Realised:
     flipped: frozenset[str] = frozenset()
 
 
-class Containers(nn.Module):
-    """A module that only holds others; parameters hang in it under dotted names."""
-
-    def place(self, path: str, item: nn.Module | nn.Parameter) -> None:
-        parent: nn.Module = self
-        *folders, leaf = path.split(".")
-        for folder in folders:
-            if folder not in parent._modules:
-                parent.add_module(folder, Containers())
-            parent = parent._modules[folder]  # type: ignore[assignment]
-        if isinstance(item, nn.Parameter):
-            parent.register_parameter(leaf, item)
-            return
-        folder_before = parent._modules.get(leaf)
-        parent.add_module(leaf, item)
-        if folder_before is not None:
-            # Other parameters of the same module were placed first.
-            item._parameters.update(folder_before._parameters)
-            item._modules.update(folder_before._modules)
-
-
-class BlockModule(Containers):
+class BlockModule(nn.Module):
     """One block of a stage: parameters and ops."""
 
     def __init__(self, segment: Segment, flipped: set[str]):
@@ -79,7 +59,19 @@ class BlockModule(Containers):
         # Dense names of parameters that are stored transposed; one set for the whole stage.
         self.flipped = flipped
         self.read: dict[str, nn.Parameter] = {}
-        self.realised: dict[str, nn.Module] = {}
+        # Modules in the place of ops, and the names of the inputs that each is given.
+        self.realised: dict[str, tuple[nn.Module, tuple[str, ...]]] = {}
+
+    def place(self, path: str, item: nn.Module | nn.Parameter) -> None:
+        """Register a parameter, or a module that holds some, under its dotted path in the model.
+
+        Directly, with "/" for ".": ZeRO-3 gathers what a module itself owns when the module runs.
+        """
+        name = path.replace(".", "/")
+        if isinstance(item, nn.Parameter):
+            self.register_parameter(name, item)
+        else:
+            self.add_module(name, item)
 
     def forward(self, values: dict[str, Tensor], context: Context) -> dict[str, Tensor]:
         """The values that the block makes, from those made before and the block's parameters."""
@@ -91,13 +83,12 @@ class BlockModule(Containers):
             return values[name] if name in values else self.read[name]
 
         for local in self.segment.ops:
-            module = self.realised.get(local.op.name)
-            if module is None:
+            realised = self.realised.get(local.op.name)
+            if realised is None:
                 results = run(local, [find(name) for name in local.op.inputs], context)
             else:
-                if is_random(local):
-                    seed_for(local, context)
-                results = [module(*(find(name) for name in local.op.inputs))]
+                module, names = realised
+                results = [module(*(find(name) for name in names))]
             made.update(zip(local.op.outputs, results, strict=True))
         return made
 
@@ -175,10 +166,11 @@ class StageModule(nn.Module):
         # Where its parameters get the names that they have in the model; without any, a name that no model uses.
         path = next((name.removesuffix(f".{inner}") for inner, name in found.owns.items()), f"op {local.op.name}")
         block.place(path, found.module)
-        block.realised[local.op.name] = found.module
+        given = tuple(name for name in local.op.inputs if name not in found.owns.values())
+        block.realised[local.op.name] = (found.module, given)
 
     def _own(self, name: str, parameter: nn.Parameter) -> None:
-        """Keep a new parameter, marked as a piece or as whole: by that Megatron and DeepSpeed count it once in a norm."""
+        """Keep a new parameter, marked as a piece or whole: so Megatron and DeepSpeed count it once in a norm."""
         shard = self.piece.parameters[name]
         parameter.tensor_model_parallel = shard is not None  # type: ignore[attr-defined]
         if shard is not None:
@@ -240,5 +232,5 @@ def local_parameter_shape(shape: tuple[int, ...], shard: Shard | None) -> tuple[
 
 
 def dense_name(name: str) -> str:
-    """The model's name of a stage module's parameter: without the block."""
-    return name.split(".", 1)[1]
+    """The model's name of a stage module's parameter: without the block, with dots again."""
+    return name.split(".", 1)[1].replace("/", ".")

@@ -34,7 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = [argument for argument in arguments if argument != "--debug"]
     try:
         status = application()(args=arguments, prog_name="partita", standalone_mode=False)
-        return status if isinstance(status, int) else 0
+        # The parser turns an interrupt into this status and says nothing.
+        return _failed("interrupted", 130, debug) if status == 130 else int(status or 0)
     except ParserError as error:
         return _failed(_usage(error), 2, debug)
     except PartitaError as error:

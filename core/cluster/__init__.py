@@ -5,4 +5,14 @@ from partita.cluster.parse import load_cluster, parse_cluster
 from partita.cluster.placement import Placement, place
 from partita.cluster.presets import load_preset, preset_names
 
-__all__ = ["Cluster", "Device", "Link", "Placement", "load_cluster", "load_preset", "parse_cluster", "place", "preset_names"]
+__all__ = [
+    "Cluster",
+    "Device",
+    "Link",
+    "Placement",
+    "load_cluster",
+    "load_preset",
+    "parse_cluster",
+    "place",
+    "preset_names",
+]

@@ -79,7 +79,7 @@ class Cluster:
         return self.inter_node if crosses_nodes else self.intra_node
 
     def resized(self, devices: int) -> Cluster:
-        """The same kind of cluster with that many devices: one node grows, several nodes stay as large as the largest."""
+        """The same kind of cluster with that many devices: one node grows; of several, none exceeds the largest."""
         if len(self.nodes) == 1:
             nodes: tuple[int, ...] = (devices,)
         else:

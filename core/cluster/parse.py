@@ -14,7 +14,10 @@ from partita.errors import ClusterError, nearest
 from partita.files import parse_json
 
 LARGEST = 1_000_000
-FORM = 'a cluster is written "nodes x devices x preset" such as 4x8xa100-80gb, "devices x preset" such as 8xh200, or is a .json file'
+FORM = (
+    'a cluster is written "nodes x devices x preset" such as 4x8xa100-80gb, "devices x preset" such as 8xh200, '
+    "or is a .json file"
+)
 
 
 class ClusterFile(Strict):

@@ -15,30 +15,45 @@ from partita.cluster.model import Cluster
 
 @dataclass(frozen=True)
 class Placement:
-    """``devices[(stage * dp + d) * tp + t]`` is the device id at that place; the links are each group's slowest tier."""
+    """Where pp stages of dp × tp devices lie, and which of their groups cross nodes.
 
-    devices: tuple[int, ...]
-    idle: tuple[int, ...]
+    Devices aren't stored: a search holds hundreds of placements and prints one.
+    """
+
+    cluster: Cluster
+    dp: int
+    tp: int
+    pp: int
     tp_crosses: bool
     dp_crosses: bool
     boundary_crosses: tuple[bool, ...]
 
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """``devices[(stage * dp + d) * tp + t]`` is the device id at that place."""
+        return tuple(_devices(self.cluster, self.dp, self.tp, self.pp).tolist())
+
+    @property
+    def idle(self) -> tuple[int, ...]:
+        """Devices that no stage uses."""
+        return tuple(sorted(set(range(self.cluster.devices)) - set(self.devices)))
+
 
 def place(cluster: Cluster, dp: int, tp: int, pp: int) -> Placement:
-    """Devices for pp stages of dp × tp each. Needs pp·dp·tp ≤ the cluster's devices."""
-    used = dp * tp * pp
-    assert used <= cluster.devices
-    devices = _inside_nodes(cluster, tp, dp * pp)
-    if devices is None:
-        devices = np.arange(used)
-    nodes = np.asarray(cluster.node_of)[devices].reshape(pp, dp, tp)
+    """The placement of pp stages of dp × tp devices each. Needs pp·dp·tp ≤ the cluster's devices."""
+    assert dp * tp * pp <= cluster.devices
+    nodes = np.asarray(cluster.node_of)[_devices(cluster, dp, tp, pp)].reshape(pp, dp, tp)
     return Placement(
-        devices=tuple(devices.tolist()),
-        idle=tuple(sorted(set(range(cluster.devices)) - set(devices.tolist()))) if used < cluster.devices else (),
+        cluster, dp, tp, pp,
         tp_crosses=bool((nodes != nodes[:, :, :1]).any()),
         dp_crosses=bool((nodes != nodes[:, :1, :]).any()),
         boundary_crosses=tuple((nodes[1:] != nodes[:-1]).any(axis=(1, 2)).tolist()),
-    )
+    )  # fmt: skip
+
+
+def _devices(cluster: Cluster, dp: int, tp: int, pp: int) -> np.ndarray:
+    inside = _inside_nodes(cluster, tp, dp * pp)
+    return np.arange(dp * tp * pp) if inside is None else inside
 
 
 def _inside_nodes(cluster: Cluster, tp: int, groups: int) -> np.ndarray | None:

@@ -1,7 +1,12 @@
-"""Time and memory of blocks under a strategy: FLOPs, saved tensors, collectives, state. Formulas, no measurements yet."""
+"""Time and memory of blocks under a strategy: FLOPs, saved tensors, collectives, state. All of it formulas."""
 
 from partita.cost.block import BlockCost, block_costs
-from partita.cost.collective import all_gather_seconds, all_reduce_seconds, point_to_point_seconds, reduce_scatter_seconds
+from partita.cost.collective import (
+    all_gather_seconds,
+    all_reduce_seconds,
+    point_to_point_seconds,
+    reduce_scatter_seconds,
+)
 from partita.cost.flops import block_flops, op_flops
 from partita.cost.state import StateBytes, state_bytes
 

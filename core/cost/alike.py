@@ -67,7 +67,7 @@ def tp_sizes(graph: Graph, groups: Alike, at_most: int) -> list[int]:
     classes = [cut for found in groups.classes.values() for cut in found]
     return [
         tp
-        for tp in range(1, at_most + 1)
+        for tp in range(1, min(at_most, max(cut.size for cut in classes)) + 1)
         if all(tp <= cut.size if cut.pads else cut.size % tp == 0 for cut in classes)
     ]
 

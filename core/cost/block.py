@@ -77,9 +77,7 @@ def split_fraction(classes: Sequence[CutClass], tp: int) -> Callable[[str], floa
     return lambda name: found.get(name, 1.0)
 
 
-def block_cost(
-    graph: Graph, block: str, classes: Sequence[CutClass], tp: int, item: Callable[[str], int]
-) -> BlockCost:
+def block_cost(graph: Graph, block: str, classes: Sequence[CutClass], tp: int, item: Callable[[str], int]) -> BlockCost:
     """The cost of one block; ``classes`` are its ``block_cuts``, ``item`` gives the bytes of a dtype's element."""
     split = split_fraction(classes, tp)
     cut_ops = frozenset().union(*(cut.ops for cut in classes)) if tp > 1 else frozenset()

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 
 from partita.cost.kinds import VIEWS
 from partita.graph.model import Graph, Op
+from partita.graph.table import argument
 
 KEEPS_NOTHING = VIEWS | {
     "add", "sub", "neg", "scale", "to", "_to_copy", "cat", "clone", "contiguous", "roll", "pad", "constant_pad_nd",
     "mean", "sum", "rotary", "lift_fresh_copy", "arange", "full", "full_like", "zeros", "ones", "zeros_like",
     "ones_like", "where", "masked_fill", "stack", "repeat", "cumsum", "triu", "tril", "copy", "copy_", "slice_scatter",
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d",
 }  # fmt: skip
 KEEPS_INPUTS = frozenset({
     "linear", "addmm", "baddbmm", "matmul", "mm", "bmm", "conv2d", "mul", "div", "pow", "gelu", "silu", "embedding",
@@ -72,8 +74,8 @@ def _kept(graph: Graph, op: Op, split: Callable[[str], float]) -> tuple[tuple[st
     if op.kind == "scaled_dot_product_attention":
         rows = elements / max(1, graph.tensor[op.outputs[0]].shape[-1])
         return (*op.inputs, *op.outputs), 4.0 * rows, True
-    if op.kind == "dropout":
-        return (), elements, True
+    if op.kind in ("dropout", "native_dropout"):
+        return (), elements if argument(op, 1, "p", 0.5) else 0.0, True
     if op.kind == "cross_entropy":
         logits = op.inputs[0]
         return op.inputs[1:], 4.0 * graph.tensor[logits].elements * split(logits), True

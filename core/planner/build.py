@@ -5,7 +5,16 @@ from __future__ import annotations
 from math import ceil
 
 from partita.plan import (
-    Breakdown, MemoryBytes, Order, Plan, Prediction, Search, SharedParameter, Stage, StageCost, Strategy,
+    Breakdown,
+    MemoryBytes,
+    Order,
+    Plan,
+    Prediction,
+    Search,
+    SharedParameter,
+    Stage,
+    StageCost,
+    Strategy,
 )  # fmt: skip
 from partita.planner.candidates import Candidate
 from partita.planner.chain import Cutting

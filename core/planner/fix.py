@@ -76,13 +76,18 @@ def _check_micro(held: Mapping[str, int], batch: int) -> None:
     each = batch // dp
     for name in ("micro_batch", "micro_batches"):
         if name in held and each % held[name]:
-            share = f"the {each} samples of a replica (global batch {batch}, dp={dp})" if dp > 1 else f"the {batch} samples"
+            share = (
+                f"the {each} samples of a replica (global batch {batch}, dp={dp})" if dp > 1 else f"the {batch} samples"
+            )
             raise PlanError(f"{name}={held[name]} does not divide {share}; {_some(divisors(each))} do")
     if {"micro_batch", "micro_batches"} <= held.keys() and each % (held["micro_batch"] * held["micro_batches"]):
         raise PlanError(
-            f"micro_batch={held['micro_batch']} times micro_batches={held['micro_batches']} does not divide {each} samples"
+            f"micro_batch={held['micro_batch']} times micro_batches={held['micro_batches']} does not divide "
+            f"{each} samples"
         )
 
 
 def _some(numbers: list[int]) -> str:
-    return listed(numbers) if len(numbers) <= 24 else f"{', '.join(map(str, numbers[:12]))} and others up to {numbers[-1]}"
+    return (
+        listed(numbers) if len(numbers) <= 24 else f"{', '.join(map(str, numbers[:12]))} and others up to {numbers[-1]}"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from math import ceil, inf
 
 from partita.cost.alike import tp_sizes
@@ -32,7 +33,7 @@ def refuse(numbers: Numbers, bounds: Bounds, listed: Sequence[Candidate]) -> Inf
     problem = numbers.problem
     limit, device = problem.memory_limit, problem.cluster.device
     needed, candidate, cuts = _least(numbers, bounds, listed)
-    memories = [stage_memory(numbers, candidate, stage, i, j) for stage, (i, j) in enumerate(zip(cuts, cuts[1:]))]
+    memories = [stage_memory(numbers, candidate, stage, i, j) for stage, (i, j) in enumerate(pairwise(cuts))]
     stage = max(range(len(memories)), key=lambda s: memories[s].total)
     blocks = problem.graph.blocks[cuts[stage] : cuts[stage + 1]]
     largest = max(memories[stage].items().items(), key=lambda item: item[1])
@@ -113,4 +114,3 @@ def _devices_sentence(numbers: Numbers) -> str:
 def _smallest(candidate: Candidate, fix: Mapping[str, int | str]) -> bool:
     micro = candidate.micro == 1 or "micro_batch" in fix or "micro_batches" in fix
     return micro and (candidate.schedule == "1f1b" or "schedule" in fix)
-

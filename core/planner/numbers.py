@@ -13,7 +13,12 @@ import numpy as np
 from partita.cluster.placement import Placement, place
 from partita.cost.alike import Alike
 from partita.cost.block import BlockCost, block_costs, split_fraction
-from partita.cost.collective import all_gather_seconds, all_reduce_seconds, point_to_point_seconds, reduce_scatter_seconds
+from partita.cost.collective import (
+    all_gather_seconds,
+    all_reduce_seconds,
+    point_to_point_seconds,
+    reduce_scatter_seconds,
+)
 from partita.cost.crossing import crossing
 from partita.cost.precision import compute_dtype, item_bytes, peak_flops
 from partita.cost.state import StateBytes, state_bytes
@@ -57,7 +62,9 @@ class Numbers:
     def costs(self, tp: int) -> tuple[BlockCost, ...]:
         """One cost a block."""
         if tp not in self.costs_by_tp:
-            self.costs_by_tp[tp] = block_costs(self.problem.graph, self.groups.kinds, self.groups.classes, tp, self.item)
+            self.costs_by_tp[tp] = block_costs(
+                self.problem.graph, self.groups.kinds, self.groups.classes, tp, self.item
+            )
         return self.costs_by_tp[tp]
 
     def placement(self, candidate: Candidate) -> Placement:

@@ -34,7 +34,10 @@ def reasons(
         yield f"Held by you: {', '.join(f'{name}={value}' for name, value in problem.fix.items())}."
     if idle:
         names = f"device {idle[0]} is" if len(idle) == 1 else f"devices {listed(idle)} are"
-        yield f"{names} idle: no plan for all {problem.cluster.devices} devices keeps the batch, the blocks, memory and what is held."
+        yield (
+            f"{names} idle: no plan for all {problem.cluster.devices} devices keeps the batch, the blocks, the memory "
+            "and what is held."
+        )
     yield from _bottleneck(c, predicted)
     yield from _memory(numbers, predicted)
     yield from _odd_blocks(numbers, c, cutting.bounds)
@@ -64,7 +67,8 @@ def _bottleneck(c: Candidate, predicted: Prediction) -> Iterator[str]:
     parts = predicted.breakdown
     names = {
         "compute": parts.compute_seconds, "recomputation": parts.recompute_seconds,
-        "collectives of tp and ZeRO": parts.collective_seconds, "filling and draining the pipeline": parts.waiting_seconds,
+        "collectives of tp and ZeRO": parts.collective_seconds,
+        "filling and draining the pipeline": parts.waiting_seconds,
         "gradients over dp and the update": parts.sync_seconds,
     }  # fmt: skip
     step = predicted.step_seconds or 1.0
@@ -86,8 +90,8 @@ def _memory(numbers: Numbers, predicted: Prediction) -> Iterator[str]:
     limit = numbers.problem.memory_limit
     items = ", ".join(f"{name} {gib(size)}" for name, size in memory.items().items() if size)
     yield (
-        f"Memory is heaviest on stage {heavy}: {gib(memory.total)} of {gib(limit)} a device ({memory.total / limit:.0%}; "
-        f"{items})."
+        f"Memory is heaviest on stage {heavy}: {gib(memory.total)} of {gib(limit)} a device "
+        f"({memory.total / limit:.0%}; {items})."
     )
 
 
@@ -103,10 +107,13 @@ def _odd_blocks(numbers: Numbers, c: Candidate, bounds: Sequence[int]) -> Iterat
     for index, stage in ((0, 0), (len(blocks) - 1, c.pp - 1)):
         worth = float(cost[index] / cost[kind])
         if kinds[index] != kind and worth >= 0.2:
-            held = f"; its stage holds {layers[stage]} layers, the others {_range([n for s, n in enumerate(layers) if s != stage])}" if c.pp > 1 else ""
+            others = _range([n for s, n in enumerate(layers) if s != stage])
+            held = f"; its stage holds {layers[stage]} layers, the others {others}" if c.pp > 1 else ""
             yield f'Block "{blocks[index].name}" costs {worth:.1f} layers{held}.'
 
 
 def _range(counts: Sequence[int]) -> str:
-    """``7`` or ``6 to 8``."""
+    """``7`` or ``6 to 8``; empty for no counts."""
+    if not counts:
+        return ""
     return str(counts[0]) if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)}"

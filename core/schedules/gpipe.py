@@ -1,4 +1,4 @@
-"""GPipe (Huang et al., 2019): all forwards, then all backwards in the same order. Every stage holds all micro-batches."""
+"""GPipe (Huang et al., 2019): all forwards, then all backwards in the same order; all micro-batches are held."""
 
 from __future__ import annotations
 

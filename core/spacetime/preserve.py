@@ -84,7 +84,10 @@ def _turn_tasks(
             back_out = [_gradient(edge) for edge in arriving if edge.differentiable]
             for edge in back_in:
                 tasks.append(_receive(edge, micro, peers[edge.source]))
-            frees = (saved, *(edge.key(micro) for edge in arriving), *(f"{name}@{micro}" for name in piece.outputs))
+            frees = (
+                saved, *(edge.key(micro) for edge in arriving), *(f"{name}@{micro}" for name in piece.outputs),
+                *(edge.key(micro) for edge in back_in),
+            )  # fmt: skip
             tasks.append(
                 Task("backward", stage, micro, gradients=(*back_in, *back_out),
                      reads=(saved, *(edge.key(micro) for edge in back_in)),
@@ -100,7 +103,9 @@ def _gradient(edge: Transfer) -> Transfer:
 
 
 def _send(edge: Transfer, micro: int | None, peer: int) -> Task:
-    return Task("send", edge.source, micro, edge, peer=peer, reads=(edge.key(micro),))
+    # A value is kept for the backward task; a gradient was made to be sent.
+    frees = (edge.key(micro),) if edge.what == "gradient" else ()
+    return Task("send", edge.source, micro, edge, peer=peer, reads=(edge.key(micro),), frees=frees)
 
 
 def _receive(edge: Transfer, micro: int | None, peer: int) -> Task:

@@ -32,7 +32,7 @@ def test_what_is_written_is_what_there_is(text, devices, nodes):
 @pytest.mark.parametrize(
     ("text", "devices", "message"),
     [
-        ("4x8xa100-80", None, 'no preset "a100-80". Did you mean \'a100-80gb\''),
+        ("4x8xa100-80", None, "no preset \"a100-80\". Did you mean 'a100-80gb'"),
         ("8xa10000", None, 'no preset "a10000"'),
         ("b300", None, 'no preset "b300"'),
         ("0xh200", None, "0 is no count"),

@@ -65,7 +65,11 @@ def test_its_recipe_runs_with_its_own_options(installed: Path) -> None:
         ("1 / 0", ["package broken", "ZeroDivisionError: division by zero"]),
         (
             "from partita.hooks import hookimpl\n@hookimpl\ndef partita_planer(problem): pass",
-            ['"broken" implements partita_planer', "Did you mean 'partita_planner'?"],
+            ['"broken" implements partita_planer', "'partita_planner'"],
+        ),
+        (
+            "from partita.hooks import hookimpl\n@hookimpl\ndef partita_planner(question): pass",
+            ['"broken" (broken_plugin) does not fit a hook', "question"],
         ),
     ],
 )

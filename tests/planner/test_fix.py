@@ -113,7 +113,7 @@ def test_what_is_held_is_kept(fix):
         ({"global_batch": 0}, "global batch 0"),
         ({"global_batch": -8}, "global batch -8"),
         ({"global_batch": 10**15}, "10,000,000"),
-        ({"precision": "bf8"}, 'no precision "bf8". Did you mean \'bf16\''),
+        ({"precision": "bf8"}, "no precision \"bf8\". Did you mean 'bf16'"),
         ({"optimizer": "adamm"}, "Did you mean 'adam'"),
         ({"target": "deepsped"}, "Did you mean 'deepspeed'"),
         ({"memory_bytes": 0}, "must be positive"),

@@ -56,7 +56,9 @@ def test_gpipe_is_exact_in_1000_random_cases():
         stages, count = int(rng.integers(1, 6)), int(rng.integers(1, 9))
         f, b = rng.integers(1, 20, stages), rng.integers(1, 40, stages)
         of, ob = rng.integers(0, 30, stages - 1), rng.integers(0, 30, stages - 1)
-        assert simulate(gpipe(stages, count), f, b, of, ob) == step_seconds(table(f, b, of, ob, count, "gpipe"), range(stages + 1))
+        assert simulate(gpipe(stages, count), f, b, of, ob) == step_seconds(
+            table(f, b, of, ob, count, "gpipe"), range(stages + 1)
+        )
 
 
 def test_1f1b_without_transfers_is_an_upper_bound_and_near():

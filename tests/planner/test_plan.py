@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
@@ -106,7 +106,7 @@ def test_c04_memory_of_the_heaviest_stage(made):
     numbers = Numbers(numbers_of, alike(graph))
     candidate = Candidate(4, 1, 1, 0, False, "1f1b", 1, 8)
     bounds = (0, 2, 4, 6, 10)  # layers 1, 2, 2, 3
-    memory = [stage_memory(numbers, candidate, s, i, j) for s, (i, j) in enumerate(zip(bounds, bounds[1:]))]
+    memory = [stage_memory(numbers, candidate, s, i, j) for s, (i, j) in enumerate(pairwise(bounds))]
     state = [m.parameters + m.gradients + m.optimizer for m in memory]
     assert state == [16 * 1672, 16 * 1744, 16 * 1744, 54_912]
     assert sum(state) == 16 * graph.parameter_count == 16 * 8592
@@ -133,7 +133,11 @@ def test_c06_a_tied_parameter_on_two_stages(made):
     (tied,) = found.shared_parameters
     assert (tied.parameter, tied.owner, tied.stages, tied.gradient_bytes) == ("tied0", 0, (0, 2), 4000)
     memory = [stage.memory for stage in found.predicted.breakdown.stages]
-    assert [(m.parameters, m.gradients, m.optimizer) for m in memory] == [(4000, 4000, 8000), (0, 0, 0), (4000, 4000, 0)]
+    assert [(m.parameters, m.gradients, m.optimizer) for m in memory] == [
+        (4000, 4000, 8000),
+        (0, 0, 0),
+        (4000, 4000, 0),
+    ]
 
 
 def test_c23_fewer_micro_batches_than_stages_is_a_warning(made):

@@ -1,13 +1,14 @@
 """Tiny models whose training is compared with one device: HuggingFace's with a loss of our own, and modules by hand.
 
-HuggingFace's loss casts logits to float32, which would hide what float64 can show: here cross entropy is computed in
-the model's precision. Modules by hand are each a shape that stages must carry, with numbers small enough to know.
+HuggingFace's loss casts logits to float32, which would hide what float64 can show: here only 16-bit logits are cast.
+Modules by hand are each a shape that stages must carry, with numbers small enough to know.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,12 @@ from torch.nn import functional
 VOCABULARY = 129
 SEQ = 16
 IGNORED = -100
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """The mean over targets that are not ignored, in float32 or the precision of the logits if that is higher."""
+    logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+    return functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
 
 
 class CausalLoss(nn.Module):
@@ -28,7 +35,7 @@ class CausalLoss(nn.Module):
     def forward(self, input_ids: Tensor, labels: Tensor, attention_mask: Tensor) -> Tensor:
         logits = self.model(input_ids=input_ids, attention_mask=attention_mask).logits
         targets = functional.pad(labels, (0, 1), value=IGNORED)[:, 1:]
-        return functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED)
+        return cross_entropy(logits, targets)
 
 
 class TranslationLoss(nn.Module):
@@ -42,7 +49,7 @@ class TranslationLoss(nn.Module):
         late = functional.pad(labels, (1, 0), value=0)[:, :-1]
         late = late.masked_fill(late == IGNORED, 0)
         logits = self.model(input_ids=input_ids, attention_mask=attention_mask, decoder_input_ids=late).logits
-        return functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
+        return cross_entropy(logits, labels)
 
 
 def gpt2(dropout: float = 0.0, tied: bool = True) -> nn.Module:
@@ -166,14 +173,14 @@ class ThreeBetween(nn.Module):
 Batch = dict[str, Tensor]
 
 
-def tokens(samples: int, generator: torch.Generator, padded: bool) -> Batch:
+def tokens(samples: int, generator: torch.Generator, padded: bool, seq: int = SEQ) -> Batch:
     """Random tokens. Padded: each sample ends in its own number of masked tokens with labels -100, the first two have
     no label at all.
     """
-    ids = torch.randint(0, VOCABULARY, (samples, SEQ), generator=generator)
+    ids = torch.randint(0, VOCABULARY, (samples, seq), generator=generator)
     labels, mask = ids.clone(), torch.ones_like(ids)
     if padded:
-        for row, length in enumerate(torch.randint(3, SEQ + 1, (samples,), generator=generator).tolist()):
+        for row, length in enumerate(torch.randint(3, seq + 1, (samples,), generator=generator).tolist()):
             labels[row, length:] = IGNORED
             mask[row, length:] = 0
         if samples > 2:
@@ -204,6 +211,7 @@ MODELS = {
     "gpt2 dropout": Model(lambda: gpt2(dropout=0.1)),
     "llama": Model(llama),
     "t5": Model(t5),
+    "llama of width 8": Model(lambda: llama(hidden=8, heads=2, kv_heads=2), partial(tokens, seq=4)),
     "skip": Model(Skip, ones, 1),
     "tied scalar": Model(TiedScalar, ones, 1),
     "three between": Model(ThreeBetween, vectors),

@@ -166,7 +166,8 @@ def train(case: Case) -> Outcome:
         optimizer.step()
         optimizer.zero_grad()
         for name, states in outcome.shared.items():
-            states.append(part.stage.parameters_by_name[name].detach().numpy().tobytes())
+            held = part.stage.parameters_by_name[name].detach()
+            states.append(held.flatten().view(torch.uint8).numpy().tobytes())
     for name, weight in part.dense({n: p.detach() for n, p in part.stage.trained.items()}).items():
         outcome.weights[name] = float((weight - dense[name].detach()).abs().max())
     return outcome

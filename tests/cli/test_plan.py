@@ -1,0 +1,148 @@
+"""``partita plan`` and ``explain``: what they print, what they write, and that both say the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from math import isclose
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from partita.cli.binding import heaviest, paces, slowest
+from partita.cli.main import main
+from partita.graph import save_graph
+from partita.plan import load_plan
+from partita.plugins.capture_huggingface import capture_config
+
+BIG = ["gpt3-6.7b", "--cluster", "4x8xa100-80gb", "--global-batch", "512"]
+KEYS = {
+    "version", "model", "cluster", "target", "precision", "optimizer", "seq", "global_batch", "schedule", "order",
+    "stages", "shared_parameters", "predicted", "reasons", "search",
+}  # fmt: skip
+
+
+@pytest.fixture
+def partita(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command that must succeed, with nothing on stderr; returns what it printed."""
+
+    def run(*words: object) -> str:
+        status = main([str(word) for word in words])
+        out, err = capsys.readouterr()
+        assert (status, err) == (0, "")
+        return out
+
+    return run
+
+
+def test_the_envelope_has_the_promised_keys(partita: Callable[..., str]) -> None:
+    plan = json.loads(partita("plan", *BIG, "--json"))
+    assert plan.keys() >= KEYS
+    assert plan["search"].keys() >= {"engine", "seconds", "optimal", "bound_seconds", "considered"}
+    blocks = [block for stage in plan["stages"] for block in stage["blocks"]]
+    assert blocks == ["embedding", *(f"transformer.h.{layer}" for layer in range(32)), "head"]
+    assert sorted(device for stage in plan["stages"] for device in stage["devices"]) == list(range(32))
+    for stage in plan["stages"]:
+        assert stage["samples"] * stage["micro_batches"] == 512
+        assert len(stage["strategies"]) == len(stage["blocks"])
+        assert len(stage["devices"]) == stage["dp"] * stage["tp"]
+    assert isclose(plan["predicted"]["samples_per_second"] * plan["predicted"]["step_seconds"], 512)
+    assert plan["seq"] == 2048  # the recipe's context, not the 1024 of a plain gpt2 configuration
+
+
+def test_the_file_is_the_envelope_without_measurements_and_always_the_same(
+    partita: Callable[..., str], tmp_path: Path
+) -> None:
+    envelope = json.loads(partita("plan", *BIG, "--json", "-o", tmp_path / "one.json"))
+    partita("plan", *BIG, "-o", tmp_path / "two.json")
+    del envelope["search"]["seconds"]
+    assert json.loads((tmp_path / "one.json").read_text()) == envelope
+    assert (tmp_path / "one.json").read_bytes() == (tmp_path / "two.json").read_bytes()
+
+
+def test_people_see_every_stage_and_every_reason(partita: Callable[..., str], tmp_path: Path) -> None:
+    text = partita("plan", *BIG, "-o", tmp_path / "plan.json")
+    plan = load_plan(tmp_path / "plan.json")
+    words = " ".join(text.split())
+    for stage in plan.stages:
+        assert f"{stage.name} {stage.blocks[0]} … {stage.blocks[-1]}" in words
+    for reason in plan.reasons:
+        assert " ".join(reason.split()) in words
+    heavy, _ = heaviest(plan)
+    assert f"{heavy.memory.total / 2**30:.2f} heaviest" in words
+    assert "written: " in words
+
+
+def test_idle_devices_are_named(partita: Callable[..., str]) -> None:
+    text = partita("plan", "gpt3-tiny", "--cluster", "cpu", "--devices", "7", "--global-batch", "4")
+    assert "idle devices: 6\n" in text
+
+
+def test_explain_says_the_same_of_the_file_and_of_the_question(partita: Callable[..., str], tmp_path: Path) -> None:
+    partita("plan", *BIG, "-o", tmp_path / "plan.json")
+    assert partita("explain", tmp_path / "plan.json") == partita("explain", *BIG)
+    found = json.loads(partita("explain", tmp_path / "plan.json", "--json"))
+    plan = load_plan(tmp_path / "plan.json")
+    assert [stage["memory"]["total"] for stage in found["stages"]] == [
+        plan.predicted.peak_bytes[stage.devices[0]] for stage in plan.stages
+    ]
+    assert found["reasons"] == list(plan.reasons)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize("pp", [2, 4, 6])
+def test_the_pace_is_the_maximum_in_the_formula(
+    partita: Callable[..., str], tmp_path: Path, schedule: str, pp: int
+) -> None:
+    """Σ + (c − 1) · pace + end of step is the step for 1F1B; GPipe's two maxima may lie on different stages."""
+    file = tmp_path / "plan.json"
+    partita("plan", "gpt3-tiny", "--cluster", f"1x{pp}xa100-80gb", "--global-batch", 64, "--fix", f"pp={pp}",
+            "--fix", "micro_batch=2", "--fix", f"schedule={schedule}", "-o", file)  # fmt: skip
+    plan = load_plan(file)
+    stages = plan.predicted.breakdown.stages
+    total = sum(s.forward_seconds + s.backward_seconds for s in stages)
+    total += sum(s.transfer_forward_seconds + s.transfer_backward_seconds for s in stages)
+    sync, count = max(s.sync_seconds for s in stages), plan.stages[0].micro_batches
+    assert count == 32
+    pace = max(p.seconds for p in paces(plan))
+    step = total + (count - 1) * pace + sync
+    if schedule == "1f1b":
+        assert isclose(step, plan.predicted.step_seconds, rel_tol=1e-9)
+    else:
+        forward = max(max(s.forward_seconds, s.transfer_forward_seconds) for s in stages)
+        backward = max(max(s.backward_seconds, s.transfer_backward_seconds) for s in stages)
+        assert isclose(total + (count - 1) * (forward + backward) + sync, plan.predicted.step_seconds, rel_tol=1e-9)
+        assert max(forward, backward) < pace <= forward + backward
+    assert paces(plan)[slowest(plan)].seconds == pace
+
+
+def test_a_file_a_folder_and_a_saved_graph_give_one_plan(partita: Callable[..., str], tmp_path: Path) -> None:
+    values: dict[str, Any] = {"model_type": "gpt2", "n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": 64}
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(values))
+    graph = capture_config(values, name="model", dtype="bfloat16")
+    save_graph(graph, tmp_path / "graph.json")
+    options = ["--cluster", "2x2xa100-80gb", "--global-batch", "32", "--json"]
+    plans = []
+    for model in (folder, folder / "config.json", tmp_path / "graph.json"):
+        plan = json.loads(partita("plan", model, *options))
+        del plan["search"]["seconds"]
+        plans.append(plan)
+    assert plans[0] == plans[1] == plans[2]
+
+
+def test_a_saved_graph_keeps_its_sequence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_graph(capture_config({"model_type": "gpt2", "n_positions": 64}, seq=32), tmp_path / "graph.json")
+    words = ["plan", str(tmp_path / "graph.json"), "--cluster", "8xh200", "--global-batch", "32", "--seq", "64"]
+    assert main(words) == 2
+    assert "the graph was saved with seq=32, not 64" in capsys.readouterr().err
+
+
+def test_held_decisions_and_the_memory_limit_reach_the_plan(partita: Callable[..., str]) -> None:
+    fixes = [word for fix in ("tp=2", "pp=2", "recompute=full", "zero=1") for word in ("--fix", fix)]
+    plan = json.loads(partita("plan", *BIG, *fixes, "--memory-gib", "20", "--json"))
+    assert [(stage["tp"], stage["dp"]) for stage in plan["stages"]] == [(2, 8), (2, 8)]
+    assert {(s["zero"], s["recompute"]) for stage in plan["stages"] for s in stage["strategies"]} == {(1, True)}
+    assert max(plan["predicted"]["peak_bytes"].values()) <= 20 * 2**30

@@ -1,0 +1,87 @@
+"""``partita`` as a whole process: how it starts, what it imports, how it is interrupted, where its output goes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+CLI = Path(sys.executable).parent / "partita"
+BIG = ["plan", "gpt3-6.7b", "--cluster", "4x8xa100-80gb", "--global-batch", "512", "--json"]
+HEAVY = {"torch", "transformers", "deepspeed", "megatron", "numba", "scipy", "networkx", "highspy"}
+
+
+def imported(*words: str) -> set[str]:
+    """Top-level packages that the process imported, from the interpreter's own report."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", CLI, *words], capture_output=True, text=True, check=True, timeout=60
+    )
+    return {line.rsplit("|", 1)[1].strip().split(".")[0] for line in done.stderr.splitlines() if "|" in line}
+
+
+def test_help_imports_next_to_nothing() -> None:
+    found = imported("--help")
+    assert {"partita", "typer", "pluggy"} <= found
+    assert found & {*HEAVY, "numpy", "pydantic", "rich"} == set()
+
+
+def test_a_plan_imports_no_framework() -> None:
+    found = imported(*BIG)
+    assert {"partita", "numpy"} <= found
+    assert found & HEAVY == set()
+
+
+@pytest.mark.parametrize(("words", "seconds"), [(["--help"], 0.5), (BIG, 2.0)], ids=["help", "plan"])
+def test_answers_are_quick(words: list[str], seconds: float) -> None:
+    """The best of several runs, since others may use this machine too."""
+    for _ in range(8):
+        start = time.perf_counter()
+        subprocess.run([CLI, *words], capture_output=True, check=True)
+        if time.perf_counter() - start < seconds:
+            return
+    pytest.fail(f"partita {words[0]} took {seconds} s or more each time")
+
+
+def test_every_verb_has_help_with_examples() -> None:
+    for verb in ("plan", "explain", "run"):
+        done = subprocess.run([CLI, verb, "--help"], capture_output=True, text=True, check=True)
+        assert f"\n    partita {verb} " in done.stdout
+        assert done.stderr == ""
+
+
+def test_an_interrupt_is_130_without_a_traceback(tmp_path: Path) -> None:
+    code = "import os, signal\ndef build():\n    os.kill(os.getpid(), signal.SIGINT)\n    return None, None\n"
+    (tmp_path / "own.py").write_text(code)
+    words = ["plan", "own:build", "--cluster", "8xh200", "--global-batch", "8", "-o", "plan.json"]
+    done = subprocess.run([CLI, *words], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "partita: interrupted\n")
+    assert not (tmp_path / "plan.json").exists()
+
+
+def test_a_reader_that_goes_away_ends_it_quietly() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([CLI, *BIG], stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_said() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([CLI, *BIG], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "can't be written on stdout: No space left on device" in done.stderr
+
+
+def test_a_terminal_without_unicode_is_said() -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([CLI, *BIG[:-1]], capture_output=True, text=True, env=environment, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "PYTHONIOENCODING=utf-8" in done.stderr
+    # JSON is ASCII and needs none of it.
+    assert subprocess.run([CLI, *BIG], capture_output=True, env=environment, timeout=60).returncode == 0
