@@ -130,6 +130,11 @@ def _check_names(manager: pluggy.PluginManager) -> None:
 
 
 def recipes() -> dict[str, Recipe]:
-    """Every recipe by each of its names."""
-    offered: list[Recipe] = plugins().hook.partita_recipe()
-    return {name: recipe for recipe in offered for name in recipe.names}
+    """Every recipe by each of its names; InputError where two plugins offer one name."""
+    found: dict[str, Recipe] = {}
+    for recipe in plugins().hook.partita_recipe():
+        for name in recipe.names:
+            if name in found:
+                raise InputError(f'two plugins offer a recipe "{name}"; uninstall one of them')
+            found[name] = recipe
+    return found

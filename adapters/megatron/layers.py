@@ -7,6 +7,7 @@ computes the same: for them the answer is None.
 
 from __future__ import annotations
 
+import warnings
 from types import ModuleType
 
 from partita.adapters.torch.execute import loss_arguments, split_linear, transposed
@@ -33,8 +34,11 @@ def realise(local: LocalOp, parameters: Parameters) -> Realised | None:
 def require(tp: int) -> ModuleType:
     """The module with the layers. PlanError, with what to install or to plan instead, without Megatron-core."""
     try:
-        # Here, because importing Megatron-core takes seconds and only plans with tp > 1 need it.
-        from partita.adapters.megatron import modules
+        with warnings.catch_warnings():
+            # Megatron-core warns of missing kernels that none of these layers use.
+            warnings.simplefilter("ignore")
+            # Here, because importing Megatron-core takes seconds and only plans with tp > 1 need it.
+            from partita.adapters.megatron import modules
     except ImportError as error:
         raise PlanError(
             f"tp={tp} runs on Megatron-core's layers, but Megatron-core can't be imported ({error}): "
@@ -48,10 +52,10 @@ def _linear(modules: ModuleType, local: LocalOp, parameters: Parameters) -> Real
     if weight not in parameters.shapes:
         return None  # computed by the model, not stored
     flip = transposed(local)
-    if flip and weight in parameters.shared:
-        return None  # other ops read it as the model stores it
     folder, _, leaf = weight.rpartition(".")
     owned = weight not in parameters.made and folder != "" and leaf == "weight"
+    if flip and (weight in parameters.shared or not owned):
+        return None  # somebody else reads it, or makes it, as the model stores it
     if local.form == "row" and not owned:
         return None  # RowParallelLinear takes no weight from outside
     owns = {"weight": weight} if owned else {}

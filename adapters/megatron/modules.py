@@ -1,4 +1,4 @@
-"""Megatron-core's tensor-parallel layers, called as a stage calls an op: with the inputs that they don't have themselves.
+"""Megatron-core's tensor-parallel layers, called as a stage calls an op: with the inputs that they don't hold.
 
 They are subclasses, not wrappers, so that parameters keep the names that they have in the model. Importing this module
 imports Megatron-core. Nothing here calls torch.cuda, nor does Megatron in these layers when it initialises on the CPU

@@ -8,7 +8,8 @@ recomputation repeats its mask exactly.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -59,12 +60,11 @@ def run(local: LocalOp, tensors: Sequence[Tensor], context: Context) -> list[Ten
         return [_row(local, tensors, context)]
     if local.form == "vocabulary":
         return [_vocabulary(local, tensors, context)]
-    if is_random(local):
-        seed_for(local, context)
     attributes = op.attributes
     args = [decode(value, list(tensors), context.device) for value in attributes["args"]]
     kwargs = {name: decode(value, list(tensors), context.device) for name, value in attributes["kwargs"].items()}
-    result = operator(attributes["target"])(*args, **kwargs)
+    with keyed(local, context) if is_random(local) else nullcontext():
+        result = operator(attributes["target"])(*args, **kwargs)
     if "items" in attributes:
         return [result[index] for index in attributes["items"]]
     return list(result) if isinstance(result, (list, tuple)) else [result]
@@ -77,11 +77,18 @@ def is_random(local: LocalOp) -> bool:
     return local.op.kind == "scaled_dot_product_attention" and float(argument(local.op, 4, "dropout_p", 0.0)) > 0
 
 
-def seed_for(local: LocalOp, context: Context) -> None:
-    """Seed torch's generators for this op, micro-batch and (where the op is cut) rank."""
+@contextmanager
+def keyed(local: LocalOp, context: Context) -> Iterator[None]:
+    """Inside, torch's generators are seeded for this op, micro-batch and (where the op is cut) rank.
+
+    After it they are as before: the user's own draws, such as the order of samples, must not depend on the plan.
+    """
     piece = -1 if local.form == "whole" else context.rank
     text = ",".join(str(part) for part in (*context.key, local.op.name, piece))
-    torch.manual_seed(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big"))
+    devices = [] if context.device.type == "cpu" else [context.device]
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big"))
+        yield
 
 
 def _row(local: LocalOp, tensors: Sequence[Tensor], context: Context) -> Tensor:

@@ -197,19 +197,15 @@ class StageModule(nn.Module):
     ) -> dict[str, Tensor]:
         """Outputs of the piece by name, from a micro-batch's inputs and the values that came from other stages."""
         context = replace(self.context, key=key)
-        generator_state = torch.get_rng_state()
         values = self.constants(batch, context, self.piece.constants)
         values.update(inputs)
-        try:
-            for block in self.blocks:
-                if block.segment.recompute and torch.is_grad_enabled():
-                    made = checkpoint(block, values, context, use_reentrant=False, preserve_rng_state=False)
-                else:
-                    made = block(values, context)
-                # A copy: what a recomputed block reads must stay what it was.
-                values = {**values, **made}
-        finally:
-            torch.set_rng_state(generator_state)
+        for block in self.blocks:
+            if block.segment.recompute and torch.is_grad_enabled():
+                made = checkpoint(block, values, context, use_reentrant=False, preserve_rng_state=False)
+            else:
+                made = block(values, context)
+            # A copy: what a recomputed block reads must stay what it was.
+            values = {**values, **made}
         return {name: values[name] for name in self.piece.outputs}
 
     def constants(self, batch: Mapping[str, Tensor], context: Context, ops: tuple[LocalOp, ...]) -> dict[str, Tensor]:

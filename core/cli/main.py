@@ -16,7 +16,9 @@ from partita.errors import PartitaError
 from partita.hooks import plugins
 
 # The base of all that the parser raises. It is found from here because typer has moved it between packages.
-ParserError = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+ParserError = next(
+    base for base in typer.BadParameter.__mro__ if issubclass(base, Exception) and base.__name__ == "ClickException"
+)
 
 HELP = """Plan how many devices train one model, and say why.
 

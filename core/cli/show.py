@@ -1,4 +1,4 @@
-"""A plan as text for people: one table of stages, one of where the time goes, and the reasons."""
+"""A plan as text for people: a table of stages, a table of where the time goes, and the reasons."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def render(parts: Iterable[Table | Text | Padding | str]) -> str:
 
 def plan_text(plan: Plan, seconds: float) -> str:
     """What ``partita plan`` prints."""
-    return render([heading(plan), "", stages(plan), "", breakdown(plan), "", *reasons(plan), "", found(plan, seconds)])
+    return render([heading(plan), *stages(plan), "", breakdown(plan), "", *reasons(plan), "", found(plan, seconds)])
 
 
 def heading(plan: Plan) -> str:
@@ -50,19 +50,27 @@ def heading(plan: Plan) -> str:
     )
 
 
-def stages(plan: Plan) -> Table:
-    """One row a stage; memory is that of each of its devices."""
-    table = grid("stage", "blocks", "devices", "dp", "tp", "turns", "samples", "ZeRO", "recompute", "GiB a device")
-    heaviest = max(plan.predicted.breakdown.stages, key=lambda cost: cost.memory.total).name
-    cost = {cost.name: cost for cost in plan.predicted.breakdown.stages}
-    for stage in plan.stages:
-        mark = " heaviest" if stage.name == heaviest and len(plan.stages) > 1 else ""
-        table.add_row(
-            stage.name, block_range(stage.blocks), ranges(stage.devices), str(stage.dp), str(stage.tp),
-            str(stage.micro_batches), str(stage.samples), zero(stage), recompute(stage),
-            f"{cost[stage.name].memory.total / GIB:.2f}{mark}",
-        )  # fmt: skip
-    return table
+def stages(plan: Plan) -> list[Table | str]:
+    """One row a stage; memory is that of each of its devices. What all stages share stands in a line above, once."""
+    choices = {
+        "dp": [str(stage.dp) for stage in plan.stages],
+        "tp": [str(stage.tp) for stage in plan.stages],
+        "micro-batches": [str(stage.micro_batches) for stage in plan.stages],
+        "samples in each": [str(stage.samples) for stage in plan.stages],
+        "ZeRO": [zero(stage) for stage in plan.stages],
+        "recomputation": [recompute(stage) for stage in plan.stages],
+    }
+    shared = [f"{name} {texts[0]}" for name, texts in choices.items() if len(set(texts)) == 1]
+    differing = {name: texts for name, texts in choices.items() if len(set(texts)) > 1}
+    table = grid("stage", "blocks", "devices", *differing, "GiB a device")
+    costs = plan.predicted.breakdown.stages
+    heaviest = max(range(len(costs)), key=lambda index: costs[index].memory.total)
+    for index, (stage, cost) in enumerate(zip(plan.stages, costs, strict=True)):
+        mark = " heaviest" if index == heaviest and len(costs) > 1 else ""
+        own = [texts[index] for texts in differing.values()]
+        size = f"{cost.memory.total / GIB:.2f}{mark}"
+        table.add_row(stage.name, block_range(stage.blocks), ranges(stage.devices), *own, size)
+    return [*([f"on every stage: {', '.join(shared)}"] if shared else []), "", table]
 
 
 def breakdown(plan: Plan) -> Table:
@@ -113,8 +121,14 @@ def grid(*columns: str) -> Table:
 
 
 def block_range(blocks: Sequence[str]) -> str:
-    """One or two names in full, more as the first, the last and their number."""
-    return ", ".join(blocks) if len(blocks) <= 2 else f"{blocks[0]} … {blocks[-1]} ({len(blocks)})"
+    """One or two names in full, more as the first, the last and their number: ``h.0 … 7 (8)``."""
+    if len(blocks) <= 2:
+        return ", ".join(blocks)
+    first, last = blocks[0], blocks[-1]
+    parent, dot, name = last.rpartition(".")
+    if dot and name.isdigit() and first.rpartition(".")[0] == parent:
+        last = name
+    return f"{first} … {last} ({len(blocks)})"
 
 
 def ranges(numbers: Sequence[int]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from partita.errors import PlanError, divisors, listed
@@ -93,8 +93,3 @@ def _refusal(tp: int, cut: CutClass, block: str) -> str:
         f'tp={tp} does not divide {what}={size} (block "{block}"); {listed(works)} do. '
         f"The remainder is {size % tp}; nearest: {listed(near)}."
     )
-
-
-def unknown_kinds(costs: Sequence[frozenset[str]]) -> list[str]:
-    """Kinds of ops whose saved tensors were guessed, sorted."""
-    return sorted(frozenset().union(*costs))

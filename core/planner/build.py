@@ -18,7 +18,7 @@ from partita.plan import (
 )  # fmt: skip
 from partita.planner.candidates import Candidate
 from partita.planner.chain import Cutting
-from partita.planner.formula import ChainTable
+from partita.planner.formula import ChainTable, segments
 from partita.planner.numbers import Numbers
 from partita.planner.reasons import reasons
 
@@ -77,7 +77,7 @@ def stage_memory(numbers: Numbers, candidate: Candidate, stage: int, i: int, j: 
         parameters=ceil(state.parameters + (borrowed + ceil(frozen)) * plain.parameters),
         gradients=ceil(state.gradients + borrowed * plain.gradients),
         optimizer=ceil(state.optimizer),
-        activations=held * ceil(float(numbers.held(c)[i:j].sum())),
+        activations=held * ceil(float(segments(numbers.held(c))[i, j])),
         temporary=ceil(float(numbers.temporary(c)[i:j].max())),
         framework=numbers.cluster.device.framework_bytes,
     )

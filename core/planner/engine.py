@@ -52,7 +52,7 @@ def plan(problem: Problem) -> Plan:
         if best is None:
             continue
         others = [candidate for candidate in fitting if candidate.mesh != best.candidate.mesh]
-        second = search(numbers, bounds, others) if best.optimal else None
+        second = _second(numbers, bounds, others) if best.optimal else None
         return build(
             numbers, best.candidate, best.cutting,
             second=(second.candidate, second.cutting.seconds) if second else None,
@@ -65,6 +65,14 @@ def plan(problem: Problem) -> Plan:
             f"{len(problem.graph.blocks)} blocks keeps all of {held} ({TARGETS[problem.target].sentence})"
         )
     raise refuse(numbers, bounds, considered)
+
+
+def _second(numbers: Numbers, bounds: Bounds, others: Sequence[Candidate]) -> Found | None:
+    """The best of the other arrangements, for the reasons: an interrupt here leaves the plan as it is."""
+    try:
+        return search(numbers, bounds, others)
+    except KeyboardInterrupt:
+        return None
 
 
 def device_counts(problem: Problem) -> Iterator[int]:

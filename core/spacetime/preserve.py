@@ -42,14 +42,21 @@ def preserve(
 
 def _edges(graph: Graph, pieces: Sequence[Piece]) -> list[Transfer]:
     """The values that cross stages, one transfer for each reader, in the order in which the maker's code makes them."""
-    made = {name: piece.stage for piece in pieces for segment in piece.segments for o in segment.ops for name in o.op.outputs}
+    made = {
+        name: piece.stage
+        for piece in pieces
+        for segment in piece.segments
+        for o in segment.ops
+        for name in o.op.outputs
+    }
     position = {name: index for index, name in enumerate(made)}
     edges = []
     for piece in pieces:
         for name in piece.inputs:
             if made[name] > piece.stage:
                 raise PlanError(
-                    f'stage {piece.stage} reads "{name}", which stage {made[name]} makes: stages must follow the model\'s order'
+                    f'stage {piece.stage} reads "{name}", which stage {made[name]} makes: '
+                    "stages must follow the model's order"
                 )
             tensor = graph.tensor[name]
             edge = Transfer(
@@ -59,9 +66,7 @@ def _edges(graph: Graph, pieces: Sequence[Piece]) -> list[Transfer]:
     return sorted(edges, key=lambda edge: (edge.source, edge.target, position[edge.tensor]))
 
 
-def _turn_tasks(
-    piece: Piece, edges: Sequence[Transfer], turns: Sequence[Turn], peers: Sequence[int]
-) -> list[Task]:
+def _turn_tasks(piece: Piece, edges: Sequence[Transfer], turns: Sequence[Turn], peers: Sequence[int]) -> list[Task]:
     """Forward and backward tasks with the transfers around them; ``peers[s]`` is the device to talk to in stage s."""
     stage = piece.stage
     arriving = [edge for edge in edges if edge.target == stage]

@@ -22,7 +22,7 @@ from partita.graph import Block, Op, Tensor
 def fold(model: nn.Module, ops: list[Op], tensors: Mapping[str, Tensor]) -> tuple[list[Op], list[Block]]:
     """The ops with their blocks, grouped by block, and the blocks in order of execution."""
     layers = _layers(model, ops, tensors)
-    flowing = [op for op in ops if _flows(op, tensors)]
+    flowing = _reached(ops, tensors)
     home: dict[str, str] = {}
     runs = [(key, list(group)) for key, group in groupby(flowing, key=lambda op: _layer_of(op.module, layers))]
     last_layer = max((index for index, (key, _) in enumerate(runs) if key), default=-1)
@@ -60,11 +60,15 @@ def fold(model: nn.Module, ops: list[Op], tensors: Mapping[str, Tensor]) -> tupl
     return folded, [Block(name, tuple(owned[name])) for name in order]
 
 
-def _flows(op: Op, tensors: Mapping[str, Tensor]) -> bool:
-    """Whether a parameter, trained or frozen, reaches the op directly, or a gradient does."""
-    return any(tensors[name].gradient for name in op.outputs) or any(
-        tensors[name].role == "parameter" for name in op.inputs
-    )
+def _reached(ops: list[Op], tensors: Mapping[str, Tensor]) -> list[Op]:
+    """The ops that depend on a parameter, trained or frozen, with or without a gradient."""
+    names = {name for name, tensor in tensors.items() if tensor.role == "parameter"}
+    found = []
+    for op in ops:
+        if names & set(op.inputs):
+            names.update(op.outputs)
+            found.append(op)
+    return found
 
 
 def _layers(model: nn.Module, ops: list[Op], tensors: Mapping[str, Tensor]) -> list[str]:

@@ -21,9 +21,9 @@ class Gpt3:
         return sizes.config(name)
 
     def run(self, name: str, options: Sequence[str]) -> int:
-        from partita.recipes.gpt3.train import main
+        from partita.recipes.gpt3.run import main
 
-        return main([name, *options])
+        return main(name, options)
 
 
 @hookimpl

@@ -62,11 +62,15 @@ def test_the_file_is_the_envelope_without_measurements_and_always_the_same(
 
 
 def test_people_see_every_stage_and_every_reason(partita: Callable[..., str], tmp_path: Path) -> None:
-    text = partita("plan", *BIG, "-o", tmp_path / "plan.json")
+    text = partita("plan", *BIG, "--fix", "pp=4", "-o", tmp_path / "plan.json")
     plan = load_plan(tmp_path / "plan.json")
     words = " ".join(text.split())
     for stage in plan.stages:
-        assert f"{stage.name} {stage.blocks[0]} … {stage.blocks[-1]}" in words
+        assert f"{stage.name} {stage.blocks[0]} … " in words
+    (first, _, _, last) = plan.stages
+    assert f"{first.blocks[0]} … {first.blocks[-1]} ({len(first.blocks)}) 0-7 " in words
+    assert f"… head ({len(last.blocks)}) 24-31 " in words
+    assert f"on every stage: dp {first.dp}, tp {first.tp}, micro-batches {first.micro_batches}" in words
     for reason in plan.reasons:
         assert " ".join(reason.split()) in words
     heavy, _ = heaviest(plan)

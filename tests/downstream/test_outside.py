@@ -74,12 +74,38 @@ def test_its_recipe_runs_with_its_own_options(installed: Path) -> None:
     ],
 )
 def test_a_broken_plugin_is_named(tmp_path: Path, code: str, facts: list[str]) -> None:
-    info = tmp_path / "broken-1.0.dist-info"
+    plugin(tmp_path, code)
+    done = partita(tmp_path, "--help")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert [fact for fact in facts if fact not in done.stderr] == []
+    assert "Traceback" not in done.stderr
+
+
+def test_two_recipes_of_one_name_are_not_one_in_silence(tmp_path: Path) -> None:
+    plugin(
+        tmp_path,
+        "from partita.hooks import hookimpl\n"
+        "class Recipe: names = ('gpt3-tiny',)\n"
+        "@hookimpl\ndef partita_recipe(): return Recipe()",
+    )
+    done = partita(tmp_path, "run", "gpt3-tiny")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert 'two plugins offer a recipe "gpt3-tiny"' in done.stderr
+
+
+def test_a_defect_is_no_fault_of_the_user(tmp_path: Path) -> None:
+    plugin(tmp_path, "from partita.hooks import hookimpl\n@hookimpl\ndef partita_capture(model): return {}[model]")
+    command = ["plan", "anything", "--cluster", "8xh200", "--global-batch", "8"]
+    done = partita(tmp_path, *command)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (3, "", 1)
+    assert "KeyError: 'anything' (partita_capture, line 3)" in done.stderr
+    assert "Traceback" in partita(tmp_path, *command, "--debug").stderr
+
+
+def plugin(folder: Path, code: str) -> None:
+    """An installed package with one module, as an installer leaves it."""
+    info = folder / "broken-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[partita]\nbroken = broken_plugin\n")
-    (tmp_path / "broken_plugin.py").write_text(code)
-    done = partita(tmp_path, "--help")
-    assert done.returncode == 2
-    assert [fact for fact in facts if fact not in done.stderr] == []
-    assert "Traceback" not in done.stderr
+    (folder / "broken_plugin.py").write_text(code)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from partita.cluster import Link, parse_cluster
 from partita.cost import all_gather_seconds, all_reduce_seconds, block_flops, reduce_scatter_seconds, state_bytes
 from partita.cost.alike import alike, tp_sizes
-from partita.cost.block import block_cost
+from partita.cost.block import block_cost, block_costs
 from partita.cost.crossing import crossing
 from partita.cost.precision import item_bytes, peak_flops
 from partita.errors import InputError
@@ -102,6 +105,21 @@ def test_like_blocks_are_found_and_share_their_cuts():
     graph = gpt(64, 4, seq=16, layers=6)
     assert alike(graph).kinds == (0, 1, 1, 1, 1, 1, 1, 7)
     assert tp_sizes(graph, alike(graph), 16) == [1, 2, 4]
+
+
+@pytest.mark.parametrize("name", ["gpt2-tiny", "llama-tiny", "t5-gated-tiny", "bert-tiny", "swin-odd", "gpt-neox-tiny"])
+def test_like_blocks_cost_the_same(name):
+    path = Path(__file__).parent.parent / "data" / "configs" / f"{name}.json"
+    graph = capture_config(json.loads(path.read_text()))
+    groups, item = alike(graph), item_bytes(graph, "bf16")
+    for tp in tp_sizes(graph, groups, 4):
+        shared = block_costs(graph, groups.kinds, groups.classes, tp, item)
+        for block, cost in zip(graph.blocks, shared, strict=True):
+            own = block_cost(graph, block.name, block_cuts(graph, block.name), tp, item)
+            assert own.flops.tolist() == cost.flops.tolist()
+            assert own.activation_bytes.tolist() == cost.activation_bytes.tolist()
+            for field in ("saved_bytes", "temporary_bytes", "reductions", "entries", "trained", "frozen", "cuts"):
+                assert getattr(own, field) == getattr(cost, field), (block.name, field)
 
 
 @pytest.mark.parametrize(

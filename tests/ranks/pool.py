@@ -24,6 +24,7 @@ from tests.ranks.rank import serve
 
 RANKS = 4
 START_SECONDS = 120.0
+END_SECONDS = 5.0
 # After one rank failed, how long the others may take to fail too: a second traceback often says more than the first.
 GRACE_SECONDS = 0.5
 PRELOADED = [
@@ -73,11 +74,18 @@ class Pool:
             return self._answers(n, timeout)
         except BaseException:
             # Also Ctrl-C and a test's own time limit: the ranks are in the middle of something.
-            self.close()
+            self._kill()
             raise
 
     def close(self) -> None:
         """End all processes; the next run starts new ones."""
+        for rank in self.ranks:
+            rank.pipe.close()
+        for rank in self.ranks:
+            rank.process.join(END_SECONDS)
+        self._kill()
+
+    def _kill(self) -> None:
         for rank in self.ranks:
             rank.process.kill()
         for rank in self.ranks:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 
 def serve(pipe: Connection, rank: int, stacks: Path) -> None:
-    """Answer calls until the pipe is closed. Every answer is (True, result) or (False, traceback); the first means: ready."""
+    """Answer calls until the pipe closes. An answer is (True, result) or (False, traceback); the first means: ready."""
     # Ctrl-C reaches every process of the terminal; the pool decides when its ranks end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with open(stacks, "w") as file:

@@ -22,7 +22,7 @@ def total(value: int) -> tuple[int, int, int]:
     import torch
     import torch.distributed as dist
 
-    mine = torch.tensor(value * 10**dist.get_rank())
+    mine = torch.tensor(value * 10 ** dist.get_rank())
     dist.all_reduce(mine)
     return dist.get_rank(), dist.get_world_size(), int(mine)
 
@@ -75,7 +75,9 @@ def test_failures_name_the_rank_and_the_next_call_works() -> None:
         second = own.run(process, 4)
         assert not {*first} & {*second}
         assert not any(psutil.pid_exists(pid) for pid in first)
-        with pytest.raises(RankTimeout, match=r"2 of 2 (.|\n)*rank 0:(.|\n)*wait_for_nobody(.|\n)*rank 1:(.|\n)*wait_for"):
+        with pytest.raises(
+            RankTimeout, match=r"2 of 2 (.|\n)*rank 0:(.|\n)*wait_for_no(.|\n)*rank 1:(.|\n)*wait_for_no"
+        ):
             own.run(wait_for_nobody, 2, timeout=1.0)
         with pytest.raises(RankError, match="died with exit code 7"):
             own.run(die, 1)

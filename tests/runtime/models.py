@@ -82,7 +82,7 @@ def llama(layers: int = 4, hidden: int = 32, heads: int = 4, kv_heads: int = 2) 
 
 
 def t5() -> nn.Module:
-    """2 + 2 layers; all of the decoder reads the encoder's output, and each half has one position bias for all layers."""
+    """2 + 2 layers; all of the decoder reads the encoder's output, each half has one position bias for its layers."""
     from transformers import T5Config, T5ForConditionalGeneration
 
     return TranslationLoss(
@@ -93,6 +93,14 @@ def t5() -> nn.Module:
             )
         )
     )  # fmt: skip
+
+
+def partly_frozen(*parts: str) -> nn.Module:
+    """GPT-2, untied, of which the named parts are not trained."""
+    model = gpt2(tied=False)
+    for part in parts:
+        model.get_submodule(f"model.transformer.{part}").requires_grad_(False)
+    return model
 
 
 class Scale(nn.Module):
@@ -128,6 +136,29 @@ class TiedScalar(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.last(self.middle(self.first(x))).mean()
+
+
+class Product(nn.Module):
+    """The mean over samples of a scalar weight times the sample: the gradient is the samples' mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = Scale(1.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale(x).mean()
+
+
+class TwoWords(nn.Module):
+    """Cross entropy over two words whose logits are a scalar weight times the input, and 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = Scale(1.0)
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        logits = self.scale(x)
+        return cross_entropy(torch.stack([logits, torch.zeros_like(logits)], dim=-1), labels.flatten())
 
 
 class Three(nn.Module):
@@ -196,6 +227,19 @@ def vectors(samples: int, generator: torch.Generator, padded: bool) -> Batch:
     return {"x": torch.randn(samples, 4, 8, generator=generator).half()}
 
 
+def one_to_n(samples: int, generator: torch.Generator, padded: bool) -> Batch:
+    return {"x": torch.arange(1.0, samples + 1)}
+
+
+def two_tokens_and_six(samples: int, generator: torch.Generator, padded: bool) -> Batch:
+    """Sample 0 has 2 tokens, each with a loss of 1; sample 1 has 6, each with a loss of 3."""
+    count = torch.tensor([2, 6])[:samples]
+    # The loss of a logit z against 0 is log(1 + exp(-z)).
+    logits = -torch.log(torch.expm1(torch.tensor([1.0, 3.0])))[:samples]
+    labels = torch.where(torch.arange(6) < count.unsqueeze(1), 0, IGNORED)
+    return {"x": logits.unsqueeze(1).expand(samples, 6).contiguous(), "labels": labels}
+
+
 @dataclass(frozen=True)
 class Model:
     """How to build it, a batch of so many samples, and the samples of one micro-batch."""
@@ -209,11 +253,15 @@ MODELS = {
     "gpt2": Model(gpt2),
     "gpt2 untied": Model(lambda: gpt2(tied=False)),
     "gpt2 dropout": Model(lambda: gpt2(dropout=0.1)),
+    "gpt2 frozen start": Model(lambda: partly_frozen("wte", "wpe", "h.0", "h.1")),
+    "gpt2 frozen middle": Model(lambda: partly_frozen("h.1", "h.2")),
     "llama": Model(llama),
     "t5": Model(t5),
     "llama of width 8": Model(lambda: llama(hidden=8, heads=2, kv_heads=2), partial(tokens, seq=4)),
     "skip": Model(Skip, ones, 1),
     "tied scalar": Model(TiedScalar, ones, 1),
+    **{f"product of {samples}": Model(Product, one_to_n, samples) for samples in (8, 4, 2, 1)},
+    "two words": Model(TwoWords, two_tokens_and_six, 1),
     "three between": Model(ThreeBetween, vectors),
     "two between": Model(lambda: ThreeBetween(masked=False), vectors),
 }

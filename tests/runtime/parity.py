@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.runtime.training import Case, Outcome
+from tests.runtime.engines import Case
+from tests.runtime.training import Outcome
 
 
 @dataclass(frozen=True)
@@ -23,14 +24,14 @@ class Tolerance:
 TOLERANCES = {
     "float32": Tolerance(loss=1e-5, gradient=1e-5, floor=1e-8, weight=float("inf")),
     "float64": Tolerance(loss=1e-13, gradient=1e-12, floor=1e-15, weight=1e-10),
-    # One rounding is 2**-8 of a value; gradients pass through dozens, and each micro-batch's is rounded before it is added.
+    # One rounding is 2**-8 of a value; a gradient passes through dozens, and is rounded for each micro-batch alone.
     "bfloat16": Tolerance(loss=1e-4, gradient=2**-4, floor=0.0, weight=float("inf")),
     None: Tolerance(loss=1e-6, gradient=1e-6, floor=0.0, weight=1e-6),
 }
 
 
 def assert_equal(case: Case, outcomes: list[Outcome]) -> None:
-    """Losses, gradients, weights and tied copies are those of one device, and each rank ran its queue and nothing else."""
+    """Losses, gradients, weights and tied copies are those of one device; each rank ran its queue and nothing else."""
     allowed = TOLERANCES[case.dtype]
     first = outcomes[0]
     for outcome in outcomes:

@@ -349,7 +349,7 @@ def refusals() -> list[bool]:
 
     def answer(form: Any, kind: str, made: dict[str, nn.Parameter], shared: set[str], inputs: tuple[str, ...]) -> bool:
         op = Op("op", kind, inputs, ("y",), "block", attributes={"args": [{"tensor": 0}, {"tensor": 1}], "kwargs": {}})
-        shapes = {name: (4, 3) for name in inputs if name == "a.weight"}
+        shapes = {name: (4, 3) for name in inputs if name.startswith("a.")}
         parameters = Parameters(shapes, made, shared, torch.float32, CPU, group)
         return realise(LocalOp(op, form, ((2, 3),)), parameters) is None
 
@@ -360,12 +360,15 @@ def refusals() -> list[bool]:
         answer("row", "linear", {}, set(), ("x", "a.weight")),
         answer("column", "linear", {}, set(), ("x", "computed")),
         answer("column", "addmm", {}, {"a.weight"}, ("b", "x", "a.weight")),
+        answer("column", "addmm", {}, set(), ("b", "x", "a.kernel")),
+        answer("column", "linear", {}, set(), ("x", "a.kernel")),
+        answer("row", "linear", {}, set(), ("x", "a.kernel")),
         answer("vocabulary", "embedding", {"a.weight": weight}, {"a.weight"}, ("a.weight", "x")),
     ]
 
 
 def test_what_fits_no_layer_stays_with_torch(pool: Pool) -> None:
-    assert pool.run(refusals, 2) == [[False, False, True, False, True, True, True]] * 2
+    assert pool.run(refusals, 2) == [[False, False, True, False, True, True, True, False, True, True]] * 2
 
 
 def test_without_megatron_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

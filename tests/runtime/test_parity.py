@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from tests.ranks.pool import Pool
+from tests.runtime.engines import Case
 from tests.runtime.parity import assert_equal
 from tests.runtime.programs import Layout
-from tests.runtime.training import Case, gradients_of_both, train
+from tests.runtime.training import generators_around_a_step, gradients_of_both, train
 
 LAYOUTS = {
     "dp2": Layout(dp=2),
@@ -41,6 +42,14 @@ def table() -> list[tuple[str, Case]]:
     rows += [(f"{model} {name} padded", Case(model, LAYOUTS[name], padded=True))
              for model in ("gpt2", "llama") for name in PADDED]  # fmt: skip
     rows += [(f"gpt2 untied {name}", Case("gpt2 untied", LAYOUTS[name])) for name in ("pp2", "pp2 tp2")]
+    # With two stages all of the first is frozen, with three all of the second: its gradients still pass.
+    rows += [
+        (f"gpt2 frozen start {name}", Case("gpt2 frozen start", LAYOUTS[name])) for name in ("pp2", "tp2", "pp2 dp2")
+    ]
+    rows += [
+        ("gpt2 frozen middle pp3", Case("gpt2 frozen middle", Layout(pp=3))),
+        ("gpt2 frozen middle pp2 recompute", Case("gpt2 frozen middle", LAYOUTS["pp2 recompute"])),
+    ]
     rows += [(f"t5 {name}", Case("t5", LAYOUTS[name])) for name in T5]
     rows += [("t5 pp2 padded", Case("t5", LAYOUTS["pp2"], padded=True))]
     return [(f"{name} {dtype}", replace(row, dtype=dtype)) for name, row in rows for dtype in ("float32", "float64")]
@@ -93,3 +102,11 @@ def test_dropout_drops_and_is_the_same_in_every_pipeline(pool: Pool) -> None:
     for layout in (Layout(pp=2), Layout(pp=4, schedule="gpipe"), Layout(dp=2, micro_batches=1)):
         divided = pool.run(train, layout.devices, replace(case, layout=layout))
         assert divided[0].losses[0] == pytest.approx(alone.losses[0], rel=1e-13)
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_step_leaves_the_random_numbers_of_others_alone(pool: Pool, recompute: bool) -> None:
+    """A script draws its order of samples from the same generator, the same on every rank."""
+    case = Case("gpt2 dropout", Layout(pp=2, recompute=recompute))
+    for before, after in pool.run(generators_around_a_step, 2, case):
+        assert before == after

@@ -14,13 +14,17 @@ from partita.plugins.capture_huggingface import capture_config
 from partita.spacetime.program import Program, Task
 from partita.spacetime.transform import constant_ops
 from tests.ranks.pool import Pool
+from tests.runtime.engines import Case
 from tests.runtime.programs import Layout, program
-from tests.runtime.training import Case, train
+from tests.runtime.training import train
 
 SAMPLES, SEQ, HIDDEN, VOCABULARY, LAYERS = 3, 8, 16, 29, 10
 VALUE_BYTES = SAMPLES * SEQ * HIDDEN * 4
 COUNTS = [(pp, c) for pp in (1, 2, 3, 4, 7, 12) for c in (1, 2, 3, 5, 8)]
 SCHEDULES = ("1f1b", "gpipe")
+
+
+HELD = [("1f1b", lambda pp, c, stage: min(c, pp - stage)), ("gpipe", lambda pp, c, stage: c)]
 
 
 @cache
@@ -99,11 +103,19 @@ def test_every_op_is_in_one_piece(make: Callable[[], Graph], pp: int, tp: int) -
     assert owned == Counter({t.name: 1 for t in graph.tensors if t.role == "parameter"})
 
 
-@pytest.mark.parametrize(("schedule", "held"), [("1f1b", lambda pp, c, s: min(c, pp - s)), ("gpipe", lambda pp, c, s: c)])
-@pytest.mark.parametrize(("pp", "c"), [*COUNTS, (8, 1), (4, 8)])
+@pytest.mark.parametrize(("schedule", "held"), HELD)
+@pytest.mark.parametrize(("pp", "c"), COUNTS)
 def test_micro_batches_held(schedule: str, held: Callable[[int, int, int], int], pp: int, c: int) -> None:
     lowered = program(gpt2(), Layout(pp, 1, 1, c, schedule))
     assert [most_saved(lowered, device) for device in range(pp)] == [held(pp, c, stage) for stage in range(pp)]
+
+
+@pytest.mark.parametrize(
+    ("pp", "c", "held"), [(4, 2, [2, 2, 2, 1]), (8, 1, [1] * 8), (4, 8, [4, 3, 2, 1]), (4, 1, [1] * 4)]
+)
+def test_c23_fewer_micro_batches_than_stages(pp: int, c: int, held: list[int]) -> None:
+    lowered = program(gpt2(), Layout(pp, micro_batches=c))
+    assert [most_saved(lowered, device) for device in range(pp)] == held
 
 
 def most_saved(lowered: Program, device: int) -> int:
@@ -121,8 +133,9 @@ def most_saved(lowered: Program, device: int) -> int:
 @pytest.mark.parametrize("make", [gpt2, t5])
 @pytest.mark.parametrize(("pp", "c"), [(1, 2), (2, 3), (4, 2), (7, 5)])
 def test_queues_hang_together(make: Callable[[], Graph], schedule: str, pp: int, c: int) -> None:
-    """A task reads what is there, frees what is there, and nothing of a micro-batch outlives the step; between two devices
-    values, and gradients, arrive in the order in which they were sent.
+    """A task reads what is there, frees what is there, and nothing of a micro-batch outlives the step.
+
+    Between two devices values, and gradients, arrive in the order in which they were sent.
     """
     lowered = program(make(), Layout(pp, 2, 1, c, schedule))
     sent: dict[tuple[int, int, bool], list[tuple[str, str]]] = {}

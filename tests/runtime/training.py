@@ -14,32 +14,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from partita.adapters.torch.engine import TorchEngine
-from partita.adapters.torch.groups import Groups
-from partita.adapters.torch.prepare import Lowered, prepare
-from partita.adapters.torch.runtime import Engine
-from partita.adapters.torch.stage import StageModule
+from partita.adapters.torch.prepare import Lowered
 from partita.adapters.torch.weights import StateDict, join
+from partita.errors import InputError
 from partita.plugins.capture_torch import Captured, capture_module
+from partita.spacetime.lower import lower
 from partita.spacetime.program import Task
+from tests.runtime.engines import ENGINES, Case, optimizer_of
 from tests.runtime.models import MODELS, Batch
-from tests.runtime.programs import Layout, program
+from tests.runtime.programs import plan
 
-CPU = torch.device("cpu")
-
-
-@dataclass(frozen=True)
-class Case:
-    """One row of the table: a model, its layout, the precision (None: the model's own) and how it is trained."""
-
-    model: str
-    layout: Layout
-    dtype: str | None = "float32"
-    engine: str = "torch"
-    padded: bool = False
-    clip_norm: float | None = None
-    optimizer: str = "adam"
-    steps: int = 3
+PRECISIONS = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", None: "fp32"}
 
 
 @dataclass
@@ -63,30 +48,30 @@ class Outcome:
     dense_norm: float = 0.0
 
 
-def optimizer_of(case: Case, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    if case.optimizer == "sgd":
-        return torch.optim.SGD(parameters, lr=0.1)
-    return torch.optim.Adam(parameters, lr=1e-2)
-
-
 class Part:
     """One rank's part of a case: stage, engine and runtime, and the gradients that its optimizer saw last."""
 
     def __init__(self, case: Case, weights: dict[str, Tensor], observe: Callable[[Task], None] | None = None):
         captured = capture(case.model, case.dtype)
         self.case = case
-        self.program = program(captured.graph, case.layout)
-        weights_of = StateDict(weights, captured.graph.aliases)
-        prepared = prepare(Lowered(captured, self.program), weights=weights_of, device=CPU)
-        self.stage, self.groups, self.runtime = prepared.stage, prepared.groups, prepared.runtime
-        self.runtime.observe = observe
-        self.place = self.program.places[self.groups.rank]
         self.seen: dict[str, Tensor] = {}
-        self.engine = ENGINES[case.engine](case, self.stage, self.groups, self.seen)
+        by_hand = plan(captured.graph, case.layout, PRECISIONS[case.dtype])
+        built = ENGINES[case.engine](
+            case, by_hand, Lowered(captured, lower(captured.graph, by_hand)),
+            StateDict(weights, captured.graph.aliases), self.seen,
+        )  # fmt: skip
+        self.stage, self.groups, self.runtime, self.train_batch = (
+            built.stage,
+            built.groups,
+            built.runtime,
+            built.train_batch,
+        )
+        self.runtime.observe = observe
+        self.program, self.place = self.runtime.program, self.runtime.place
 
     def step(self, batch: Batch) -> float:
         """One step on this copy's share of a global batch; the loss of the whole."""
-        return self.runtime.step(self._micro_batches(batch), self.engine)
+        return self.train_batch(self._micro_batches(batch))
 
     def _micro_batches(self, batch: Batch) -> Iterator[Batch]:
         samples, count = self.program.samples, self.program.micro_batches
@@ -103,23 +88,6 @@ class Part:
                 dist.all_gather_object(pieces, parts[name], group=self.groups.tensor)
             found[name] = join(pieces, self.program.pieces[self.place.stage].parameters[name])
         return found
-
-
-def torch_engine(case: Case, stage: StageModule, groups: Groups, seen: dict[str, Tensor]) -> Engine:
-    """``seen`` is filled with the gradients that the optimizer gets: averaged and clipped."""
-    if not stage.trained:
-        return TorchEngine(stage, groups, torch.optim.SGD([torch.zeros(0)]), case.clip_norm)
-    optimizer = optimizer_of(case, list(stage.trained.values()))
-
-    def look(*_: object) -> None:
-        seen.update({name: parameter.grad.clone() for name, parameter in stage.trained.items()})
-
-    optimizer.register_step_pre_hook(look)
-    return TorchEngine(stage, groups, optimizer, case.clip_norm)
-
-
-# An engine is made from the case, the stage, its groups and the dict that it fills with the gradients it applies.
-ENGINES: dict[str, Callable[[Case, StageModule, Groups, dict[str, Tensor]], Engine]] = {"torch": torch_engine}
 
 
 @cache
@@ -183,3 +151,23 @@ def gradients_of_both(case: Case, other: Case) -> tuple[list[float], dict[str, f
         gradients.append(part.dense(part.seen))
     assert gradients[0].keys() == gradients[1].keys()
     return losses, {name: float((gradients[0][name] - gradients[1][name]).abs().max()) for name in gradients[0]}
+
+
+def generators_around_a_step(case: Case) -> tuple[bytes, bytes]:
+    """The state of torch's random generator before and after one step."""
+    part = Part(case, dense_model(case).state_dict())
+    batch = global_batch(case, 0)
+    torch.manual_seed(5)
+    before = torch.get_rng_state().numpy().tobytes()
+    part.step(batch)
+    return before, torch.get_rng_state().numpy().tobytes()
+
+
+def refusal(case: Case, given: list[Batch]) -> str:
+    """What the runtime says to a step with these micro-batches."""
+    part = Part(case, dense_model(case).state_dict())
+    try:
+        part.train_batch(iter(given))
+    except InputError as error:
+        return str(error)
+    return ""

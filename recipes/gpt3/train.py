@@ -1,0 +1,91 @@
+"""Train GPT-3 on a text with a plan: one process of many, started by torchrun.
+
+    torchrun --nproc_per_node 4 -m partita.recipes.gpt3.train gpt3-tiny --plan plan.json
+
+Read it as an example: everything that Partita needs is the four lines that make ``lowered`` and ``engine``. The model is
+the plain one, the optimizer is torch's, and ``train_batch`` is DeepSpeed's way to train.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+from partita.adapters.deepspeed.initialize import initialize
+from partita.adapters.torch.prepare import lower_model
+from partita.errors import PartitaError
+from partita.files import write_text
+from partita.plan import load_plan
+from partita.recipes.gpt3.model import example, factory
+from partita.recipes.gpt3.text import Samples, load_text
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Train GPT-3 on a text with a plan.")
+    parser.add_argument("model")
+    parser.add_argument("--plan", required=True, help="what `partita plan MODEL -o FILE` wrote")
+    parser.add_argument("--text", help="file to learn from (default: Python's own documentation)")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--losses", help="write the losses to this file as JSON")
+    parser.add_argument("--checkpoint", help="save DeepSpeed's checkpoint to this folder at the end")
+    return parser.parse_args()
+
+
+def train(options: argparse.Namespace) -> None:
+    plan = load_plan(options.plan)
+    if plan.seq is None:
+        raise PartitaError(f"{options.plan}: the plan has no sequence length; it isn't one of a GPT-3")
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    else:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ["WORLD_SIZE"])))
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    text = load_text(options.text)
+
+    lowered = lower_model(plan, factory(options.model), example(plan.seq))
+    engine = initialize(
+        plan, lowered, seed=options.seed, device=device, config={"gradient_clipping": 0.0},
+        optimizer=lambda parameters: torch.optim.Adam(parameters.values(), lr=options.learning_rate),
+    )  # fmt: skip
+
+    samples = Samples(text, plan.seq, options.seed)
+    place, stage = lowered.program.places[dist.get_rank()], plan.stages[0]
+    predicted, losses = plan.predicted.step_seconds, []
+    for step in range(options.steps):
+        start = time.perf_counter()
+        batches = samples.micro_batches(
+            step, copy=place.data, copies=stage.dp, samples=stage.samples // stage.dp, count=stage.micro_batches
+        )
+        losses.append(engine.train_batch(batches))
+        seconds = time.perf_counter() - start
+        if dist.get_rank() == 0:
+            print(
+                f"step {step + 1:4d}  loss {losses[-1]:.6f}  {plan.global_batch * plan.seq / seconds:8.0f} tokens/s  "
+                f"step {seconds:.3f} s (predicted {predicted:.3f} s)",
+                flush=True,
+            )
+    if options.checkpoint:
+        engine.save_checkpoint(options.checkpoint)
+    if options.losses and dist.get_rank() == 0:
+        write_text(options.losses, json.dumps(losses))
+    # Leaving while a peer still sends would make it report a lost connection.
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    try:
+        train(arguments())
+    except PartitaError as error:
+        print(f"rank {os.environ.get('RANK', '0')}: {error}", file=sys.stderr, flush=True)
+        sys.exit(error.exit_status)
