@@ -8,7 +8,7 @@ what they need when they are called. A specification stands here only if somethi
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -80,6 +80,16 @@ def partita_planner(problem: Problem) -> Plan | None:
     Called by ``plan`` and ``explain`` once the model and the cluster are known. The first engine that returns a plan
     wins; the exact chain planner comes last. None leaves the problem to the next engine; Infeasible says that nothing
     fits, and ends the search.
+    """
+
+
+@hookspec(firstresult=True)
+def partita_realise(target: str) -> Callable[..., Any] | None:
+    """What makes modules of a framework out of ops whose dims tensor parallelism cuts.
+
+    Called by the runtime, once a process, for a plan with tp > 1 that was made for ``target``. The result is a
+    ``partita.adapters.torch.stage.Realise``. None leaves the target to the next plugin; where no plugin answers, ops
+    run as torch operators with Partita's own collectives.
     """
 
 

@@ -20,14 +20,50 @@ STRICT = ConfigDict(extra="forbid")
 
 
 @dataclass(frozen=True)
-class Strategy:
-    """How one block runs: the classes of dims that tp cuts, ZeRO stage of its state, whether it is recomputed."""
+class Axis:
+    """An axis of a stage. Along *space* the pieces of a cut dim lie on different devices, along *turns* they follow each
+    other on the same one."""
+
+    name: str
+    size: int
+    kind: Literal["space", "turns"]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Dims of a block cut along axes of its stage, major first. ``dim`` names a class of dims (``graph.cuts``) or ``batch``."""
 
     __pydantic_config__ = STRICT
 
-    cuts: tuple[str, ...]
-    zero: int
-    recompute: bool
+    dim: str
+    axes: tuple[str, ...]
+
+
+# The samples of a step: over the copies, then one micro-batch after another.
+BATCH_CUT = Cut("batch", ("data", "micro"))
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """How one block runs: which dims are cut, the ZeRO stage of its state, what is computed again in the backward pass."""
+
+    __pydantic_config__ = STRICT
+
+    cuts: tuple[Cut, ...]
+    zero: Literal[0, 1, 2, 3]
+    recompute: Literal["none", "full"]
+
+    @property
+    def rest(self) -> dict[str, tuple[str, ...]]:
+        """The axes over which the block's state is divided between uses: what a ZeRO stage means."""
+        return {
+            state: ("data",) if self.zero >= stage else ()
+            for stage, state in ((3, "parameter"), (2, "gradient"), (1, "optimizer"))
+        }
+
+    def cut_along(self, axis: str) -> frozenset[str]:
+        """The dims that are cut along the axis."""
+        return frozenset(cut.dim for cut in self.cuts if axis in cut.axes)
 
 
 @dataclass(frozen=True)
@@ -47,6 +83,13 @@ class Stage:
     samples: int
     micro_batches: int
     strategies: tuple[Strategy, ...]
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The stage's mesh, as its devices are listed (``data`` major), and its turns."""
+        return (
+            Axis("data", self.dp, "space"), Axis("tensor", self.tp, "space"), Axis("micro", self.micro_batches, "turns"),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -224,6 +267,11 @@ def check_plan(plan: Plan, where: str) -> Plan:
             raise InputError(
                 f'{where}: stage "{stage.name}" has {len(stage.blocks)} blocks and {len(stage.strategies)} strategies'
             )
+        axes = [axis.name for axis in stage.axes]
+        for block, strategy in zip(stage.blocks, stage.strategies, strict=True):
+            odd = [axis for cut in strategy.cuts for axis in cut.axes if axis not in axes]
+            if odd:
+                raise InputError(f'{where}: block "{block}" is cut along "{odd[0]}"; a stage has {", ".join(axes)}')
     twice = [device for device in set(plan.devices) if plan.devices.count(device) > 1]
     if twice:
         raise InputError(f"{where}: device {min(twice)} serves two stages")

@@ -13,8 +13,7 @@ from torch import nn
 from partita.adapters.deepspeed.config import deepspeed_config
 from partita.adapters.deepspeed.engine import PlannedEngine
 from partita.adapters.deepspeed.mpu import Mpu
-realise = None
-from partita.adapters.torch.prepare import Lowered, prepare
+from partita.adapters.torch.prepare import Lowered, prepare, realiser
 from partita.adapters.torch.stage import BlockModule
 from partita.adapters.torch.weights import Weights
 from partita.plan import Plan
@@ -49,7 +48,7 @@ def initialize(
 
     prepared = prepare(
         lowered, weights=weights, seed=seed, device=device,
-        realise=realise if max(lowered.program.tp) > 1 else None, finish=partition if zero3 else None,
+        realise=realiser(lowered, plan.target), finish=partition if zero3 else None,
     )  # fmt: skip
     mpu = Mpu(lowered.program, prepared.groups)
     for name, parameter in prepared.stage.parameters_by_name.items():

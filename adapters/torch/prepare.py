@@ -15,6 +15,7 @@ from partita.adapters.torch.runtime import Runtime
 from partita.adapters.torch.stage import BlockModule, Realise, StageModule
 from partita.adapters.torch.weights import Initialised, Weights, fill
 from partita.errors import PlanError
+from partita.hooks import plugins
 from partita.plan import Plan
 from partita.plugins.capture_torch import Captured, capture_module
 from partita.spacetime.lower import lower
@@ -51,6 +52,12 @@ def lower_model(plan: Plan, factory: Callable[[], nn.Module], example: Callable[
         factory, example(stage.samples // stage.dp), name=plan.model, dtype=DTYPES[plan.precision]
     )
     return Lowered(captured, lower(captured.graph, plan))
+
+
+def realiser(lowered: Lowered, target: str) -> Realise | None:
+    """What realises the ops that tensor parallelism cuts, for a plan of this target; None: torch operators do."""
+    found: Realise | None = plugins().hook.partita_realise(target=target) if max(lowered.program.tp) > 1 else None
+    return found
 
 
 def prepare(

@@ -149,7 +149,7 @@ def zero(stage: Stage) -> str:
 
 def recompute(stage: Stage) -> str:
     """How many of a stage's blocks are computed again."""
-    count = sum(strategy.recompute for strategy in stage.strategies)
+    count = sum(strategy.recompute == "full" for strategy in stage.strategies)
     return {0: "no", len(stage.strategies): "full"}.get(count, f"{count} of {len(stage.strategies)}")
 
 

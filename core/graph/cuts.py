@@ -49,9 +49,12 @@ class CutClass:
         if self.pads or self.size % pieces == 0:
             return
         what, size = next((w, s) for w, s in self.limits if s % pieces)
-        works = listed(divisors(self.size))
+        # What divides every limit, not only the one that is quoted: 3 divides 6 query heads and not 2 of keys.
+        works = divisors(self.size)
+        near = dict.fromkeys([max(d for d in works if d < pieces), *[d for d in works if d > pieces][:1]])
         raise PlanError(
-            f'tp={pieces} does not divide {what}={size} (block "{block}"; remainder {size % pieces}); {works} do.'
+            f'tp={pieces} does not divide {what}={size} (block "{block}"; remainder {size % pieces}); '
+            f"{listed(works)} do, the nearest: {listed(near)}."
         )
 
 
@@ -60,7 +63,7 @@ def block_cuts(graph: Graph, block: str) -> tuple[CutClass, ...]:
     ops = graph.block_ops[block]
     signatures = {op.name: found for op in ops if (found := signature(graph, op)) is not None}
     links, blocked = _links(graph, ops, signatures)
-    outside = _outside(graph, block, ops)
+    outside = _outside(graph, block, ops) | _constants(graph, ops)
     chosen: list[CutClass] = []
     seen: set[Node] = set()
     busy: set[str] = set()
@@ -144,6 +147,20 @@ def _outside(graph: Graph, block: str, ops: tuple[Op, ...]) -> set[str]:
     read = {name for op in ops for name in op.inputs if graph.tensor[name].role in ("value", "input")}
     elsewhere = {name for op in graph.ops if op.block != block for name in op.inputs}
     return (read - made) | (made & elsewhere)
+
+
+def _constants(graph: Graph, ops: tuple[Op, ...]) -> set[str]:
+    """Buffers, and values made from no parameter (masks, biases by distance): every device has them whole."""
+    depends = {tensor.name for tensor in graph.tensors if tensor.role in ("parameter", "value")}
+    for op in ops:
+        if depends.isdisjoint(op.inputs):
+            depends.difference_update(op.outputs)
+    return {
+        name
+        for op in ops
+        for name in (*op.inputs, *op.outputs)
+        if name not in depends and graph.tensor[name].role in ("buffer", "value")
+    }
 
 
 def _follow(start: Node, links: Mapping[Node, list[tuple[Node, int, int]]]) -> dict[Node, int] | None:

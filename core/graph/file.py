@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
+from partita.errors import InputError, ModelError
 from partita.files import parse_json, write_text
 from partita.graph.model import Graph, check
 
@@ -23,4 +24,8 @@ def save_graph(graph: Graph, path: str | Path) -> None:
 
 def load_graph(path: str | Path) -> Graph:
     """Read a graph that ``save_graph`` wrote; InputError names the file, the field and what is wrong with it."""
-    return check(parse_json(path, _adapter()))
+    graph = parse_json(path, _adapter())
+    try:
+        return check(graph)
+    except ModelError as error:
+        raise InputError(f"{path}: {error}") from None

@@ -3,6 +3,7 @@
 ``b s k+, n k+ -> b s n`` says: cutting ``k`` gives partial sums (``+``), every other dim may be cut freely. ``^`` marks
 a dim that may not be cut. A tensor dim may consist of several factors, major first: ``(h d)`` can be cut by whole
 ``h``. ``3*n`` is a dim of 3 equal parts laid one after another (a fused QKV projection): cutting it cuts each part.
+``()`` is a tensor without dims.
 Follows SuperScaler (section 3.1), with parts added.
 """
 
@@ -52,7 +53,7 @@ class Signature:
             return re.sub(r"[A-Za-z_]\w*", lambda m: m[0] + "+" * (m[0] in self.reduced) + "^" * (m[0] in self.fixed), text)
 
         def side(tensors: Iterable[tuple[Dim, ...]]) -> str:
-            return ", ".join(" ".join(mark(str(dim)) for dim in dims) for dims in tensors)
+            return ", ".join(" ".join(mark(str(dim)) for dim in dims) or "()" for dims in tensors)
 
         return f"{side(self.inputs)} -> {side(self.outputs)}"
 
@@ -79,13 +80,20 @@ def parse(text: str) -> Signature:
         return name
 
     def tensor(words: str) -> tuple[Dim, ...]:
+        if words.strip() == "()":
+            return ()
+        if not words.strip():
+            raise ModelError(f'signature "{text}": an empty place; a tensor without dims is written ()')
         dims, position = [], 0
         while words[position:].strip():
             match = _DIM.match(words, position)
             if not match:
                 raise ModelError(f'signature "{text}": can\'t read "{words[position:].strip()}"')
             factors = tuple(label(word) for word in match[2].strip("()").split())
-            dims.append(Dim(factors, int(match[1] or 1)))
+            parts = int(match[1] or 1)
+            if not factors or not parts:
+                raise ModelError(f'signature "{text}": "{match[0].strip()}" is no dim')
+            dims.append(Dim(factors, parts))
             position = match.end()
         return tuple(dims)
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from math import ceil
+from typing import Literal
 
 from partita.plan import (
+    BATCH_CUT,
     Breakdown,
+    Cut,
     MemoryBytes,
     Order,
     Plan,
@@ -48,7 +51,7 @@ def build(
             blocks=tuple(block.name for block in problem.graph.blocks[i:j]),
             devices=where.devices[s * per_stage : (s + 1) * per_stage],
             dp=c.dp, tp=c.tp, samples=c.micro * c.dp, micro_batches=c.micro_batches,
-            strategies=tuple(Strategy(cost.cuts, c.zero, c.recompute) for cost in costs[i:j]),
+            strategies=tuple(strategy(cost.cuts, c) for cost in costs[i:j]),
         )
         for s, (i, j) in enumerate(spans)
     )  # fmt: skip
@@ -63,6 +66,13 @@ def build(
         reasons=tuple(reasons(numbers, c, cutting, predicted, shared, where.idle, second, optimal)),
         search=Search("chain", optimal, rounded(bound_seconds), considered), idle_devices=where.idle,
     )  # fmt: skip
+
+
+def strategy(classes: tuple[str, ...], candidate: Candidate) -> Strategy:
+    """A block's strategy: its batch cut as every block's, the classes that tp cuts (each once) along the tensor axis."""
+    tensor = tuple(Cut(name, ("tensor",)) for name in dict.fromkeys(classes))
+    recompute: Literal["none", "full"] = "full" if candidate.recompute else "none"
+    return Strategy((BATCH_CUT, *tensor), candidate.zero, recompute)  # type: ignore[arg-type]
 
 
 def stage_memory(numbers: Numbers, candidate: Candidate, stage: int, i: int, j: int) -> MemoryBytes:

@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from partita.errors import PlanError
 from partita.graph import Graph
-from partita.plan import Plan
+from partita.plan import Plan, Stage
 from partita.spacetime.preserve import preserve, shared_parameters
 from partita.spacetime.program import Program
 from partita.spacetime.schedule import assign, order
-from partita.spacetime.transform import StageCode, transform
+from partita.spacetime.transform import BlockCode, StageCode, transform
+
+
+def stage_code(stage: Stage) -> StageCode:
+    """A stage as transform takes it."""
+    return StageCode(
+        tuple(
+            BlockCode(block, strategy.cut_along("tensor"), strategy.recompute == "full")
+            for block, strategy in zip(stage.blocks, stage.strategies, strict=True)
+        ),
+        stage.tp,
+    )
 
 
 def lower(graph: Graph, plan: Plan) -> Program:
@@ -34,10 +45,7 @@ def lower(graph: Graph, plan: Plan) -> Program:
             f'graph "{graph.name}" was captured with {graph.samples} samples, the plan needs {samples // dp} '
             f"({samples} a turn ÷ dp {dp})"
         )
-    pieces = transform(
-        graph,
-        [StageCode(tuple(s.blocks), s.tp, tuple(k.recompute for k in s.strategies)) for s in plan.stages],
-    )
+    pieces = transform(graph, [stage_code(stage) for stage in plan.stages])
     devices_of = tuple(tuple(stage.devices) for stage in plan.stages)
     places = assign(devices_of, [s.dp for s in plan.stages], [s.tp for s in plan.stages])
     turns = order(plan.order.generator, len(plan.stages), micro_batches, places)

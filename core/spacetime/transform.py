@@ -20,18 +20,26 @@ RANDOM = frozenset({"dropout", "native_dropout", "bernoulli", "rand", "randn", "
 
 
 @dataclass(frozen=True)
-class StageCode:
-    """What transform needs to know of a stage: its blocks in order, tensor-parallel size, blocks to recompute."""
+class BlockCode:
+    """What transform needs to know of a block: the classes of its dims to cut, whether it is computed again."""
 
-    blocks: tuple[str, ...]
+    name: str
+    cuts: frozenset[str]
+    recompute: bool
+
+
+@dataclass(frozen=True)
+class StageCode:
+    """A stage's blocks in order, and over how many devices the classes are cut."""
+
+    blocks: tuple[BlockCode, ...]
     tp: int
-    recompute: tuple[bool, ...]
 
 
 def transform(graph: Graph, stages: Sequence[StageCode]) -> tuple[Piece, ...]:
     """A piece for each stage. PlanError when tp can't cut a block, or a parameter would be cut in two ways."""
     free = constant_ops(graph)
-    stage_of = {block: index for index, stage in enumerate(stages) for block in stage.blocks}
+    stage_of = {block.name: index for index, stage in enumerate(stages) for block in stage.blocks}
     shards = _parameter_shards(graph, stages)
     makers = {name: stage_of[op.block] for op in graph.ops if op.name not in free for name in op.outputs}
     readers: dict[str, set[int]] = {}
@@ -42,8 +50,7 @@ def transform(graph: Graph, stages: Sequence[StageCode]) -> tuple[Piece, ...]:
     pieces = []
     for index, stage in enumerate(stages):
         segments = tuple(
-            Segment(block, _local_block(graph, block, stage.tp, free), recompute)
-            for block, recompute in zip(stage.blocks, stage.recompute, strict=True)
+            Segment(block.name, _local_block(graph, block, stage.tp, free), block.recompute) for block in stage.blocks
         )
         ops = [local.op for segment in segments for local in segment.ops]
         read = _ordered(name for op in ops for name in op.inputs)
@@ -115,15 +122,15 @@ def _parameter_shards(graph: Graph, stages: Sequence[StageCode]) -> list[dict[st
         found: dict[str, Shard] = {}
         for block in stage.blocks:
             cuts = classes(graph, block, stage.tp)
-            for op in graph.block_ops[block]:
+            for op in graph.block_ops[block.name]:
                 for name in op.inputs:
                     if graph.tensor[name].role != "parameter":
                         continue
                     shard = _shard(graph, name, cuts, stage.tp)
-                    before = overall.setdefault(name, (block, shard))
+                    before = overall.setdefault(name, (block.name, shard))
                     if before[1] != shard:
                         raise PlanError(
-                            f'"{name}" is shared by the blocks "{before[0]}" and "{block}", which would cut it '
+                            f'"{name}" is shared by the blocks "{before[0]}" and "{block.name}", which would cut it '
                             f"differently ({before[1] or 'whole'} and {shard or 'whole'}); tp=1 works"
                         )
                     if shard:
@@ -132,13 +139,18 @@ def _parameter_shards(graph: Graph, stages: Sequence[StageCode]) -> list[dict[st
     return result
 
 
-def classes(graph: Graph, block: str, tp: int) -> tuple[CutClass, ...]:
-    """The classes that tensor parallelism of this size cuts in the block; PlanError names the one it doesn't divide."""
-    if tp == 1:
+def classes(graph: Graph, block: BlockCode, tp: int) -> tuple[CutClass, ...]:
+    """The classes to cut in the block. PlanError for a name that it doesn't have, or a class that tp doesn't divide."""
+    if not block.cuts or tp == 1:
         return ()
-    found = block_cuts(graph, block)
+    known = block_cuts(graph, block.name)
+    odd = block.cuts - {cut.name for cut in known}
+    if odd:
+        has = ", ".join(dict.fromkeys(cut.name for cut in known)) or "none"
+        raise PlanError(f'block "{block.name}" has no dims "{min(odd)}" that could be cut; it has {has}')
+    found = tuple(cut for cut in known if cut.name in block.cuts)
     for cut in found:
-        cut.require(tp, block)
+        cut.require(tp, block.name)
     return found
 
 
@@ -165,13 +177,13 @@ def _summed_loss(graph: Graph, op: Op) -> Op:
     return replace(op, attributes=op.attributes | {"args": args, "kwargs": {}})
 
 
-def _local_block(graph: Graph, block: str, tp: int, free: set[str]) -> tuple[LocalOp, ...]:
+def _local_block(graph: Graph, block: BlockCode, tp: int, free: set[str]) -> tuple[LocalOp, ...]:
     """The block's ops on one of ``tp`` devices, with ``enter`` and ``sum`` ops where values are shared or partial."""
     cuts = classes(graph, block, tp)
     owner = {name: cut for cut in cuts for name in cut.ops}
     entered: set[str] = set()
     ops: list[LocalOp] = []
-    for op in graph.block_ops[block]:
+    for op in graph.block_ops[block.name]:
         if op.name in free:
             continue
         op = _summed_loss(graph, op)
@@ -186,7 +198,7 @@ def _local_block(graph: Graph, block: str, tp: int, free: set[str]) -> tuple[Loc
             if name in cut.entries and not partial:
                 if name not in entered:
                     entered.add(name)
-                    enter = Op(f"{name}.enter", "enter", (name,), (f"{name}.entered",), block)
+                    enter = Op(f"{name}.enter", "enter", (name,), (f"{name}.entered",), block.name)
                     ops.append(LocalOp(enter, "enter", (graph.tensor[name].shape,)))
                 name = f"{name}.entered"
             renamed.append(name)
@@ -198,7 +210,7 @@ def _local_block(graph: Graph, block: str, tp: int, free: set[str]) -> tuple[Loc
         ops.append(LocalOp(local, form, shapes))
         if partial and form == "local":
             for name, before in zip(op.outputs, outputs, strict=True):
-                ops.append(LocalOp(Op(f"{name}.sum", "sum_devices", (before,), (name,), block), "sum", shapes))
+                ops.append(LocalOp(Op(f"{name}.sum", "sum_devices", (before,), (name,), block.name), "sum", shapes))
     return tuple(ops)
 
 

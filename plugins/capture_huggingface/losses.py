@@ -36,4 +36,5 @@ def causal_loss(b: Builder, logits: Tensor, labels: Tensor) -> Graph:
 def cross_entropy_loss(b: Builder, logits: Tensor, targets: Tensor) -> Graph:
     """The finished graph: mean cross entropy of ``logits [.., classes]`` over ``targets [..]`` that are not ignored."""
     loss = b.op("cross_entropy", [logits, targets], (), "", ignore_index=IGNORED)
-    return b.graph([loss], Loss(loss.name, weighting="tokens", targets="labels", ignore_index=IGNORED))
+    # Not the labels: the loss is the mean over what is left after the shift, one target less a sample.
+    return b.graph([loss], Loss(loss.name, weighting="tokens", targets=targets.name, ignore_index=IGNORED))

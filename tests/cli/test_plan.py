@@ -148,5 +148,5 @@ def test_held_decisions_and_the_memory_limit_reach_the_plan(partita: Callable[..
     fixes = [word for fix in ("tp=2", "pp=2", "recompute=full", "zero=1") for word in ("--fix", fix)]
     plan = json.loads(partita("plan", *BIG, *fixes, "--memory-gib", "20", "--json"))
     assert [(stage["tp"], stage["dp"]) for stage in plan["stages"]] == [(2, 8), (2, 8)]
-    assert {(s["zero"], s["recompute"]) for stage in plan["stages"] for s in stage["strategies"]} == {(1, True)}
+    assert {(s["zero"], s["recompute"]) for stage in plan["stages"] for s in stage["strategies"]} == {(1, "full")}
     assert max(plan["predicted"]["peak_bytes"].values()) <= 20 * 2**30

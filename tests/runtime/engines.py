@@ -35,7 +35,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Built:
-    """One rank's part, ready to train; ``train_batch`` takes the micro-batches of a step and returns the global loss."""
+    """One rank's part, ready to train; ``train_batch`` takes the micro-batches of a step and returns its loss."""
 
     stage: StageModule
     groups: Groups

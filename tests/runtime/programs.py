@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from partita.graph import Graph
-from partita.plan import Breakdown, Order, Plan, Prediction, Search, Stage, Strategy
+from partita.graph.cuts import block_cuts
+from partita.plan import BATCH_CUT, Breakdown, Cut, Order, Plan, Prediction, Search, Stage, Strategy
 from partita.spacetime.lower import lower
 from partita.spacetime.program import Program
 
@@ -45,7 +46,7 @@ def plan(graph: Graph, layout: Layout, precision: str = "fp32") -> Plan:
     stages = tuple(
         Stage(
             f"stage {index}", blocks, tuple(range(index * dp * tp, (index + 1) * dp * tp)), dp, tp, samples, c,
-            (Strategy((), layout.zero, layout.recompute),) * len(blocks),
+            tuple(_strategy(graph, block, layout) for block in blocks),
         )
         for index, blocks in enumerate(layout.stages([block.name for block in graph.blocks]))
     )  # fmt: skip
@@ -55,6 +56,12 @@ def plan(graph: Graph, layout: Layout, precision: str = "fp32") -> Plan:
         stages=stages, shared_parameters=(), predicted=Prediction(0, 0, {}, 0, Breakdown("", 0, 0, 0, 0, 0, ())),
         reasons=(), search=Search("by hand", False, 0, 0),
     )  # fmt: skip
+
+
+def _strategy(graph: Graph, block: str, layout: Layout) -> Strategy:
+    names = dict.fromkeys(cut.name for cut in block_cuts(graph, block)) if layout.tp > 1 else ()
+    tensor = tuple(Cut(name, ("tensor",)) for name in names)
+    return Strategy((BATCH_CUT, *tensor), layout.zero, "full" if layout.recompute else "none")
 
 
 def program(graph: Graph, layout: Layout) -> Program:
