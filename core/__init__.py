@@ -1,3 +1,3 @@
-"""Partita plans how many devices train one model, proves the plan, and runs it through the framework you already use."""
+"""Partita plans how many devices train one model, and runs the plan through the framework that you already use."""
 
 __version__ = "0.1.0"

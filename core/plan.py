@@ -21,8 +21,8 @@ STRICT = ConfigDict(extra="forbid")
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis of a stage. Along *space* the pieces of a cut dim lie on different devices, along *turns* they follow each
-    other on the same one."""
+    """An axis of a stage. Along *space* the pieces of a cut dim lie on different devices, along *turns* they run one after
+    another on the same device."""
 
     name: str
     size: int
@@ -31,7 +31,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Cut:
-    """Dims of a block cut along axes of its stage, major first. ``dim`` names a class of dims (``graph.cuts``) or ``batch``."""
+    """Dims of a block cut along axes of its stage, major first; ``dim`` is ``batch`` or a class of dims (``graph.cuts``)."""
 
     __pydantic_config__ = STRICT
 
@@ -88,8 +88,10 @@ class Stage:
     def axes(self) -> tuple[Axis, ...]:
         """The stage's mesh, as its devices are listed (``data`` major), and its turns."""
         return (
-            Axis("data", self.dp, "space"), Axis("tensor", self.tp, "space"), Axis("micro", self.micro_batches, "turns"),
-        )  # fmt: skip
+            Axis("data", self.dp, "space"),
+            Axis("tensor", self.tp, "space"),
+            Axis("micro", self.micro_batches, "turns"),
+        )
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ class Sum(Function):
 
 
 def vocabulary_embedding(weight: Tensor, ids: Tensor, padding: int | None, group: dist.ProcessGroup) -> Tensor:
-    """Rows ``ids`` of a table of which this rank holds the next ``weight.shape[0]`` rows: [..., h], whole on every rank.
+    """Rows ``ids`` of a table of which each rank holds the next ``weight.shape[0]`` rows: [..., h], whole on all ranks.
 
     ``padding`` is a row that gets no gradient, or None.
     """
@@ -88,7 +88,7 @@ class _VocabularyCrossEntropy(Function):
 def vocabulary_cross_entropy(
     logits: Tensor, targets: Tensor, *, real: int, ignore_index: int, reduction: str, group: dist.ProcessGroup
 ) -> Tensor:
-    """Cross entropy over a cut vocabulary of ``real`` words. logits [m, local], targets [m]; a scalar, the same on all ranks."""
+    """Cross entropy over a cut vocabulary of ``real`` words: logits [m, local], targets [m] to a scalar, equal on all ranks."""
     ignored = targets == ignore_index
     losses = _VocabularyCrossEntropy.apply(logits, targets.masked_fill(ignored, 0), real, group)
     return reduce_losses(losses, ignored, reduction)

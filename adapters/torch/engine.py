@@ -14,7 +14,7 @@ from partita.adapters.torch.stage import StageModule
 
 
 class TorchEngine:
-    """Adds what copies of a stage computed (their losses already count each its share of the global batch), clips, steps."""
+    """Adds up what the copies of a stage computed (their losses count each its share of the global batch), clips, steps."""
 
     def __init__(
         self, stage: StageModule, groups: Groups, optimizer: torch.optim.Optimizer, clip_norm: float | None = None
@@ -50,7 +50,7 @@ class TorchEngine:
 
 
 def global_norm(stage: StageModule, groups: Groups) -> float:
-    """The gradient norm of the whole model, each parameter counted once: shared ones by their owner, whole ones by rank 0.
+    """The gradient norm of the whole model, each parameter once: shared ones by their owner, whole ones by rank 0.
 
     Collective over the devices of one copy of the model.
     """

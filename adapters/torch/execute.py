@@ -124,5 +124,5 @@ def _vocabulary(local: LocalOp, tensors: Sequence[Tensor], context: Context) -> 
 
 def loss_arguments(local: LocalOp) -> tuple[int, int, str]:
     """(real vocabulary, ignored target, "sum" or "mean") of a cross entropy with its vocabulary cut."""
-    reduction = argument(local.op, 3, "reduction", 1)
-    return local.op.attributes["vocabulary"], argument(local.op, 4, "ignore_index", -100), {1: "mean", 2: "sum"}[reduction]
+    reduction = {1: "mean", 2: "sum"}[argument(local.op, 3, "reduction", 1)]
+    return local.op.attributes["vocabulary"], argument(local.op, 4, "ignore_index", -100), reduction

@@ -11,9 +11,11 @@ from partita.spacetime.program import Program
 
 @dataclass(frozen=True)
 class Groups:
-    """``tensor`` shares the pieces of this rank's stage (None: alone), ``data`` holds the same parameters, ``model`` is one
-    whole copy of the model. ``values`` and ``gradients`` are two groups of all ranks, one for each direction of transfers:
-    two streams, so that a paired exchange can't block itself.
+    """This rank's groups; None where it would be alone.
+
+    ``tensor`` shares the pieces of its stage, ``data`` holds the same parameters, ``model`` is one whole copy of the
+    model. ``values`` and ``gradients`` are two groups of all ranks, one for each direction of transfers: two streams, so
+    that a paired exchange can't block itself.
     """
 
     rank: int

@@ -8,19 +8,17 @@ that DeepSpeed's engine and plain torch run the same queues.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from partita.adapters.torch.begin import Batch, Beginning
 from partita.adapters.torch.groups import Groups
 from partita.adapters.torch.stage import StageModule
-from partita.errors import InputError
 from partita.spacetime.program import Program, Task
-
-Batch = Mapping[str, Tensor]
 
 
 class Engine(Protocol):
@@ -66,15 +64,14 @@ class Runtime:
         self.queue = program.queues[groups.rank]
         self.place = program.places[groups.rank]
         self.steps = 0
-        self.loss_ops = _loss_ops(stage, program)
+        self.beginning = Beginning(program, stage, groups, device)
 
     def step(self, batches: Iterator[Batch], engine: Engine) -> float:
         """Run the queue once. ``batches`` yields ``program.micro_batches`` dicts of the model's inputs.
 
-        InputError when it runs dry or a micro-batch has another shape than the plan's.
+        InputError, the same one on every rank, when a batch of any of them doesn't fit or no label counts.
         """
-        micro = [self._micro_batch(batches, index) for index in range(self.program.micro_batches)]
-        scale = self._loss_scale(micro)
+        micro, scale = self.beginning.take(batches)
         state = _Step(self, micro, scale, engine)
         for index, task in enumerate(self.queue):
             state.post_receives(index)
@@ -85,60 +82,11 @@ class Runtime:
         self.steps += 1
         return self._total(state.loss)
 
-    def _micro_batch(self, batches: Iterator[Batch], index: int) -> dict[str, Tensor]:
-        try:
-            batch = next(batches)
-        except StopIteration:
-            raise InputError(
-                f"the iterator ended after {index} micro-batches, the plan needs {self.program.micro_batches} a step"
-            ) from None
-        found = {}
-        for name in self.stage.piece.batch:
-            if name not in batch:
-                raise InputError(f'the batch has no "{name}"; it has {", ".join(batch)}')
-            wanted = self.stage.input_shapes[name]
-            if tuple(batch[name].shape) != wanted:
-                raise InputError(
-                    f'micro-batch {index}: "{name}" has shape {list(batch[name].shape)}, the plan was lowered for {list(wanted)}'
-                )
-            found[name] = batch[name].to(self.device)
-        return found
-
-    def _loss_scale(self, micro: Sequence[dict[str, Tensor]]) -> float:
-        """What a micro-batch's loss counts for: one over the tokens, or over the micro-batches, of the global batch."""
-        if self.place.stage != self.program.loss_stage or self.program.loss is None:
-            return 0.0
-        if self.program.loss.weighting == "samples":
-            return 1.0 / (self.program.micro_batches * self.program.dp[self.place.stage])
-        count = torch.zeros((), dtype=torch.float64)
-        for batch in micro:
-            values = self.stage.constants(batch, self.stage.context, self.loss_ops)
-            count += (values[self.program.loss.targets] != self.program.loss.ignore_index).sum().cpu()
-        if self.groups.data is not None:
-            count = count.to(self.device)
-            dist.all_reduce(count, group=self.groups.data)
-        if count == 0:
-            raise InputError(f"every label of the global batch is {self.program.loss.ignore_index}: no token to learn from")
-        return 1.0 / float(count)
-
-    def _total(self, loss: float) -> float:
+    def _total(self, loss: Tensor) -> float:
         """The loss of the global batch, the same on every rank."""
-        counted = loss if self.place.tensor == 0 else 0.0
-        total = torch.tensor(counted, dtype=torch.float64, device=self.device)
+        total = loss if self.place.tensor == 0 else torch.zeros_like(loss)
         dist.all_reduce(total, group=self.groups.values)
         return float(total)
-
-
-def _loss_ops(stage: StageModule, program: Program) -> tuple[Any, ...]:
-    """The constant ops that the targets of the loss need."""
-    if program.loss is None or program.loss.targets is None:
-        return ()
-    wanted, found = {program.loss.targets}, []
-    for local in reversed(stage.piece.constants):
-        if wanted & set(local.op.outputs):
-            found.append(local)
-            wanted.update(local.op.inputs)
-    return tuple(reversed(found))
 
 
 class _Step:
@@ -154,7 +102,8 @@ class _Step:
         self.received: dict[int, tuple[Any, Tensor]] = {}
         self.pending: list[tuple[Any, Tensor]] = []
         self.posted = 0
-        self.loss = 0.0
+        # Summed on the device: reading it for each micro-batch would make the queue wait.
+        self.loss = torch.zeros((), dtype=torch.float64, device=runtime.device)
         # An engine that averages over copies undoes this factor: each loss counts its share of the global batch.
         self.copies = runtime.program.dp[runtime.place.stage] if engine.averages else 1
 
@@ -224,7 +173,7 @@ class _Step:
         loss = self.runtime.program.loss
         for name, value in outputs.items():
             if loss is not None and name == loss.tensor:
-                self.loss += float(value.detach()) * self.scale
+                self.loss += value.detach().double() * self.scale
             else:
                 self.values[f"{name}@{micro}"] = value
 

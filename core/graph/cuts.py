@@ -63,7 +63,7 @@ def block_cuts(graph: Graph, block: str) -> tuple[CutClass, ...]:
     ops = graph.block_ops[block]
     signatures = {op.name: found for op in ops if (found := signature(graph, op)) is not None}
     links, blocked = _links(graph, ops, signatures)
-    outside = _outside(graph, block, ops) | _constants(graph, ops)
+    outside = _outside(graph, block, ops)
     chosen: list[CutClass] = []
     seen: set[Node] = set()
     busy: set[str] = set()
@@ -142,25 +142,13 @@ def _positional(graph: Graph, op: Op, label: str) -> bool:
 
 
 def _outside(graph: Graph, block: str, ops: tuple[Op, ...]) -> set[str]:
-    """Values that cross the block's border: they stay whole, so that neighbours may choose as they like."""
+    """Values that stay whole: those that cross the block's border, so that neighbours may choose as they like, and
+    those made from no parameter (masks, biases by distance), which every device makes for itself.
+    """
     made = {name for op in ops for name in op.outputs}
-    read = {name for op in ops for name in op.inputs if graph.tensor[name].role in ("value", "input")}
+    read = {name for op in ops for name in op.inputs if graph.tensor[name].role != "parameter"}
     elsewhere = {name for op in graph.ops if op.block != block for name in op.inputs}
-    return (read - made) | (made & elsewhere)
-
-
-def _constants(graph: Graph, ops: tuple[Op, ...]) -> set[str]:
-    """Buffers, and values made from no parameter (masks, biases by distance): every device has them whole."""
-    depends = {tensor.name for tensor in graph.tensors if tensor.role in ("parameter", "value")}
-    for op in ops:
-        if depends.isdisjoint(op.inputs):
-            depends.difference_update(op.outputs)
-    return {
-        name
-        for op in ops
-        for name in (*op.inputs, *op.outputs)
-        if name not in depends and graph.tensor[name].role in ("buffer", "value")
-    }
+    return (read - made) | (made & elsewhere) | (made - graph.reached)
 
 
 def _follow(start: Node, links: Mapping[Node, list[tuple[Node, int, int]]]) -> dict[Node, int] | None:

@@ -131,6 +131,15 @@ class Graph:
         return {name: tuple(ops) for name, ops in found.items()}
 
     @cached_property
+    def reached(self) -> frozenset[str]:
+        """Parameters and the values made from them; all other tensors are known from the batch and the buffers."""
+        found = {tensor.name for tensor in self.tensors if tensor.role == "parameter"}
+        for op in self.ops:
+            if not found.isdisjoint(op.inputs):
+                found.update(op.outputs)
+        return frozenset(found)
+
+    @cached_property
     def parameter_users(self) -> Mapping[str, tuple[str, ...]]:
         """For each parameter the blocks that use it, in order: the first one owns it."""
         users: dict[str, list[str]] = {}
@@ -162,37 +171,69 @@ def check(graph: Graph) -> Graph:
     Checked: unique names, values made before they are used, each parameter owned by exactly one block, blocks in
     one run of ops each, known dtypes, sizes not negative.
     """
-    known: set[str] = set()
-    for tensor in graph.tensors:
-        if tensor.name in known:
-            raise ModelError(f'graph "{graph.name}": tensor "{tensor.name}" is defined twice')
-        if tensor.dtype not in ITEM_BYTES:
-            raise ModelError(f'tensor "{tensor.name}" has dtype "{tensor.dtype}"; known: {", ".join(ITEM_BYTES)}')
-        if any(size < 0 for size in tensor.shape):
-            raise ModelError(f'tensor "{tensor.name}" has a negative size: {list(tensor.shape)}')
-        known.add(tensor.name)
+    where = f'graph "{graph.name}"'
+    known = _tensors(graph, where)
     ready = {tensor.name for tensor in graph.tensors if tensor.role != "value"}
     blocks = [block.name for block in graph.blocks]
-    if len(set(blocks)) != len(blocks):
-        raise ModelError(f'graph "{graph.name}": a block name occurs twice in {blocks}')
+    if twice := _twice(blocks):
+        raise ModelError(f'{where}: block "{twice}" occurs twice in {blocks}')
+    if twice := _twice([op.name for op in graph.ops]):
+        raise ModelError(f'{where}: op "{twice}" occurs twice')
+    place = {block: index for index, block in enumerate(blocks)}
+    current = 0
     for op in graph.ops:
+        if op.block not in place:
+            raise ModelError(f'op "{op.name}" is in block "{op.block}", which is not among {blocks}')
+        if place[op.block] < current:
+            raise ModelError(f'op "{op.name}" of block "{op.block}" comes after ops of block "{blocks[current]}"')
+        current = place[op.block]
         for name in op.inputs:
             if name not in known:
-                raise ModelError(f'op "{op.name}" reads "{name}", which is no tensor of graph "{graph.name}"')
+                raise ModelError(f'op "{op.name}" reads "{name}", which is no tensor of {where}')
             if name not in ready:
                 raise ModelError(f'op "{op.name}" reads "{name}" before any op made it')
-        if op.block not in blocks:
-            raise ModelError(f'op "{op.name}" is in block "{op.block}", which is not among {blocks}')
         for name in op.outputs:
             if name not in known or name in ready:
                 raise ModelError(f'op "{op.name}" makes "{name}", which is unknown or was made before')
         ready.update(op.outputs)
+    _ends(graph, where, known, ready)
+    return graph
+
+
+def _twice(names: list[str]) -> str | None:
+    """The first name that occurs a second time."""
+    met: set[str] = set()
+    return next((name for name in names if name in met or met.add(name)), None)  # type: ignore[func-returns-value]
+
+
+def _tensors(graph: Graph, where: str) -> set[str]:
+    """Names of all tensors; ModelError where one occurs twice or can't exist."""
+    if twice := _twice([tensor.name for tensor in graph.tensors]):
+        raise ModelError(f'{where}: tensor "{twice}" is defined twice')
+    for tensor in graph.tensors:
+        if tensor.dtype not in ITEM_BYTES:
+            raise ModelError(f'tensor "{tensor.name}" has dtype "{tensor.dtype}"; known: {", ".join(ITEM_BYTES)}')
+        if any(size < 0 for size in tensor.shape):
+            raise ModelError(f'tensor "{tensor.name}" has a negative size: {list(tensor.shape)}')
+    return {tensor.name for tensor in graph.tensors}
+
+
+def _ends(graph: Graph, where: str, known: set[str], ready: set[str]) -> None:
+    """ModelError where values, owners of parameters, inputs, outputs, loss or aliases don't fit the ops."""
+    if missing := sorted(known - ready):
+        raise ModelError(f'{where}: no op makes the tensor "{missing[0]}"')
     owned = [name for block in graph.blocks for name in block.parameters]
     parameters = [tensor.name for tensor in graph.tensors if tensor.role == "parameter"]
     if sorted(owned) != sorted(parameters):
         odd = sorted(set(owned) ^ set(parameters)) or sorted({name for name in owned if owned.count(name) > 1})
         raise ModelError(f"each parameter must belong to one block; these don't: {', '.join(odd)}")
-    for name in (*graph.inputs, *graph.outputs, *([graph.loss.tensor] if graph.loss else [])):
+    loss = [name for name in (graph.loss.tensor, graph.loss.targets) if name] if graph.loss else []
+    for name in (*graph.inputs, *graph.outputs, *loss):
         if name not in ready:
-            raise ModelError(f'"{name}" is an input, output or loss of graph "{graph.name}", but no op makes it')
-    return graph
+            raise ModelError(f'"{name}" is an input, output or loss of {where}, but no op makes it')
+    for name in graph.inputs:
+        if graph.tensor[name].role != "input":
+            raise ModelError(f'"{name}" is among the inputs of {where} and has the role {graph.tensor[name].role}')
+    for name, first in graph.aliases.items():
+        if first not in parameters:
+            raise ModelError(f'{where}: "{name}" is another name of "{first}", which is none of its parameters')

@@ -8,6 +8,7 @@ plus the coarser ones that configuration readers emit (``attention``, ``rotary``
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import gcd
 from typing import Any
 
 from partita.graph.model import Graph, Op
@@ -104,6 +105,14 @@ def linear(op: Op, inputs: list[Shape], outputs: list[Shape]) -> Signature:
     return Signature(tuple(sides[: len(inputs)]), (_single(*lead, "n"),), frozenset({"k"}))
 
 
+def addmm(op: Op, inputs: list[Shape], outputs: list[Shape]) -> Signature:
+    """``added + left @ right``, where ``added`` is broadcast to the result."""
+    added = pointwise(op, inputs[:1], outputs)
+    names = dict(zip((dim.factors[0] for dim in added.outputs[0]), ("m", "n"), strict=True))
+    side = _single(*(names.get(dim.factors[0], dim.factors[0]) for dim in added.inputs[0]))
+    return Signature((side, _single("m", "k"), _single("k", "n")), (_single("m", "n"),), frozenset({"k"}), added.fixed)
+
+
 def matmul(op: Op, inputs: list[Shape], outputs: list[Shape]) -> Signature | None:
     left, right = inputs[0], inputs[1]
     if len(left) < 2 or len(right) < 2:
@@ -147,10 +156,9 @@ def attention(op: Op, inputs: list[Shape], outputs: list[Shape]) -> Signature:
     sides = [query, key, key]
     fixed = {"t", "d", "e"} | ({"s"} if op.attributes.get("causal") else set())
     if len(inputs) > 3:
-        sides.append((Dim(("one",)), Dim(("heads",)), Dim(("s",)), Dim(("t",))))
-        fixed.add("one")
-    from math import gcd
-
+        alone = inputs[3][0] != inputs[0][0]
+        sides.append(_single("one" if alone else "b", "heads", "s", "t"))
+        fixed |= {"one"} if alone else set()
     return Signature(tuple(sides), (query,), frozenset(), frozenset(fixed), {"heads": gcd(heads, kv_heads)})
 
 
@@ -164,22 +172,30 @@ def rotary(op: Op, inputs: list[Shape], outputs: list[Shape]) -> Signature:
 def embedding(op: Op, inputs: list[Shape], outputs: list[Shape]) -> Signature:
     lead = _labels(len(inputs[1]) if len(inputs) > 1 else len(outputs[0]) - 1)
     sides = [_single("vocabulary", "h"), _single(*lead)]
-    return Signature(tuple(sides[: len(inputs)]), (_single(*lead, "h"),), frozenset({"vocabulary"}))
+    # Gradients scaled by how often a row occurs need all the ids of the batch's rows in one place.
+    fixed = {"vocabulary"} if argument(op, 3, "scale_grad_by_freq", False) else set()
+    return Signature(tuple(sides[: len(inputs)]), (_single(*lead, "h"),), frozenset({"vocabulary"}), frozenset(fixed))
 
 
 def cross_entropy(op: Op, inputs: list[Shape], outputs: list[Shape]) -> Signature:
-    """The classes may be cut: the op exchanges maxima and sums itself, so that its result is never partial."""
+    """The classes may be cut: the op exchanges maxima and sums itself, so that its result is never partial.
+
+    Not with class weights, label smoothing or a loss for each token: those the exchange doesn't know.
+    """
     lead = _labels(len(inputs[0]) - 1)
-    fixed = frozenset(_labels(len(outputs[0]), "o"))
-    out = _single(*sorted(fixed))
-    return Signature((_single(*lead, "vocabulary"), _single(*lead)), (out,), frozenset({"vocabulary"}), fixed | set(lead))
+    outs = _labels(len(outputs[0]), "o")
+    plain = len(inputs) == 2 and not argument(op, 5, "label_smoothing") and not outs
+    sides = [_single(*lead, "vocabulary"), _single(*lead), _single("weights")][: len(inputs)]
+    fixed = frozenset({*outs, *lead, "weights", *(() if plain else ("vocabulary",))})
+    return Signature(tuple(sides), (_single(*outs),), frozenset({"vocabulary"}), fixed)
 
 
 def split(op: Op, inputs: list[Shape], outputs: list[Shape]) -> Signature:
     rank = len(inputs[0])
     names = _labels(rank)
     (dim,) = _dims(argument(op, 2, "dim", 0), rank)
-    equal = len({shape[dim] for shape in outputs}) == 1
+    # Outputs that nobody reads are left out of the op: then the parts can't be told from those that are there.
+    equal = len({shape[dim] for shape in outputs}) == 1 and sum(shape[dim] for shape in outputs) == inputs[0][dim]
     source = [Dim((name,), len(outputs) if position == dim and equal else 1) for position, name in enumerate(names)]
     if equal:
         return Signature((tuple(source),), tuple(_single(*names) for _ in outputs))
@@ -285,7 +301,7 @@ _POINTWISE = """
 RULES: dict[str, Rule] = {
     **dict.fromkeys(_POINTWISE, pointwise),
     "linear": linear,
-    "addmm": lambda op, i, o: parse("n, m k+, k+ n -> m n"),
+    "addmm": addmm,
     "matmul": matmul,
     "bmm": matmul,
     "scaled_dot_product_attention": attention4,
@@ -308,6 +324,8 @@ RULES: dict[str, Rule] = {
     "slice": _keeping(_sliced),
     "pad": _keeping(_padded),
     "roll": _keeping(lambda op, rank: _dims(argument(op, 2, "dims"), rank)),
+    "adaptive_avg_pool1d": _keeping(lambda op, rank: {rank - 1}),
+    "adaptive_avg_pool2d": _keeping(lambda op, rank: {rank - 2, rank - 1}),
     "conv2d": conv2d,
     "index": _rows,
 }

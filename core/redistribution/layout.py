@@ -1,8 +1,8 @@
 """A layout: how one tensor lies on a mesh, and which part of it each device holds.
 
-Written one entry a tensor dim, mesh axes joined by ``.`` major first, ``-`` for a dim that isn't sharded, axes of
-partial sums after ``+``: ``x.y,-`` or ``-,-+x``. An axis that isn't named holds replicas. A dim that an axis doesn't
-divide is cut as ``torch.chunk`` does it: pieces of ceil(n/k), the last ones short or empty; the next axis cuts each piece.
+Written one entry a tensor dim, mesh axes joined by ``.`` major first, ``-`` for a dim that isn't sharded, axes of partial
+sums after ``+``: ``x.y,-`` or ``-,-+x``. An axis that isn't named holds replicas. A dim that an axis doesn't
+divide is cut as ``torch.chunk`` does it: pieces of ceil(n/k), the last ones short or empty; the next axis cuts those.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ class Layout:
         InputError where the tensor has another number of dims, or an axis isn't one of the mesh.
         """
         if len(shape) != len(self.dims):
-            raise InputError(f'layout "{self}" has {len(self.dims)} entries, the tensor {list(shape)} has {len(shape)} dims')
+            raise InputError(
+                f'layout "{self}" has {len(self.dims)} entries, the tensor {list(shape)} has {len(shape)} dims'
+            )
         found = []
         for size, axes in zip(shape, self.dims, strict=True):
             start, stop = 0, size
@@ -71,8 +73,6 @@ class Layout:
             found.append((start, stop))
         return tuple(found)
 
-    def local_shape(
-        self, shape: tuple[int, ...], mesh: Mapping[str, int], place: Mapping[str, int]
-    ) -> tuple[int, ...]:
+    def local_shape(self, shape: tuple[int, ...], mesh: Mapping[str, int], place: Mapping[str, int]) -> tuple[int, ...]:
         """The shape of the part that the device at ``place`` holds."""
         return tuple(stop - start for start, stop in self.intervals(shape, mesh, place))

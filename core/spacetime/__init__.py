@@ -1,4 +1,4 @@
-"""From a Plan to a Program in three phases: transform the model, schedule the pieces, preserve the data dependencies."""
+"""From a Plan to a Program in three phases: transform the model, schedule the pieces, preserve the dependencies."""
 
 from partita.spacetime.program import LocalOp, Piece, Place, Program, Segment, Shard, Task, Transfer
 

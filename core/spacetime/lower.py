@@ -39,7 +39,7 @@ def lower(graph: Graph, plan: Plan) -> Program:
     shapes = {(stage.dp, stage.tp, stage.samples, stage.micro_batches) for stage in plan.stages}
     if len(shapes) > 1:
         raise PlanError(f"stages of different dp, tp or micro-batch can't be lowered yet: {sorted(shapes)}")
-    ((dp, tp, samples, micro_batches),) = shapes
+    ((dp, _, samples, micro_batches),) = shapes
     if samples != graph.samples * dp:
         raise PlanError(
             f'graph "{graph.name}" was captured with {graph.samples} samples, the plan needs {samples // dp} '

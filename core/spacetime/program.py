@@ -1,7 +1,7 @@
 """A plan lowered onto devices: pieces, transfers, and every device's queue of tasks.
 
-A *piece* is the SPMD code of one stage, stored once however many devices and micro-batches run it. A *task* is one
-entry of a device's queue. What a runtime executes, a simulator times and a proof checks are these queues and nothing else.
+A *piece* is the SPMD code of one stage, stored once however many devices and micro-batches run it. A *task* is one entry
+of a device's queue. What a runtime executes, a simulator times and a proof checks are these queues and nothing else.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Kind = Literal["forward", "backward", "send", "receive", "reduce", "update"]
 
 @dataclass(frozen=True)
 class Shard:
-    """Which part of a parameter a tensor-parallel rank holds: dim ``dim`` of ``parts`` equal parts, each cut ``pieces`` ways.
+    """Which part of a parameter a tensor-parallel rank holds: ``dim``, of ``parts`` equal parts, each cut ``pieces`` ways.
 
     ``padded`` is the dim's size after padding (the vocabulary); it equals ``size`` where nothing is padded.
     """
@@ -93,7 +93,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Transfer:
-    """One tensor from one stage to another for one micro-batch. ``what``: a value, its gradient, or a shared parameter('s gradient)."""
+    """One tensor from one stage to another: a value or its gradient for one micro-batch, a shared parameter or its gradient."""
 
     tensor: str
     what: Literal["value", "gradient", "parameter", "parameter_gradient"]
@@ -104,9 +104,8 @@ class Transfer:
     bytes: int
     differentiable: bool = True
 
-
     def key(self, micro: int | None) -> str:
-        """The name of what is transferred, unique on every device: gradients of one value differ by where they come from."""
+        """The name of what is transferred: gradients of one value differ by the stage that they come from."""
         at = "" if micro is None else f"@{micro}"
         if self.what in ("gradient", "parameter_gradient"):
             return f"gradient of {self.tensor} from stage {self.source}{at}"

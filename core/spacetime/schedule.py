@@ -1,4 +1,4 @@
-"""op-assign and op-order: which devices run which stage, and every device's order of turns (SuperScaler, section 3.3)."""
+"""op-assign and op-order (SuperScaler, section 3.3): which devices run which stage, every device's order of turns."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ def assign(devices_of: Sequence[Sequence[int]], dp: Sequence[int], tp: Sequence[
     places: dict[int, Place] = {}
     for stage, devices in enumerate(devices_of):
         if len(devices) != dp[stage] * tp[stage]:
+            needed = dp[stage] * tp[stage]
             raise PlanError(
-                f"stage {stage} lists {len(devices)} devices, but dp={dp[stage]} × tp={tp[stage]} needs {dp[stage] * tp[stage]}"
+                f"stage {stage} lists {len(devices)} devices, but dp={dp[stage]} × tp={tp[stage]} needs {needed}"
             )
         for index, device in enumerate(devices):
             if device in places:

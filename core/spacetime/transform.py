@@ -13,10 +13,13 @@ from typing import Any
 from partita.errors import PlanError
 from partita.graph import Graph, Op
 from partita.graph.cuts import SUMS, CutClass, block_cuts
+from partita.redistribution import Layout
 from partita.spacetime.program import Form, LocalOp, Piece, Segment, Shard
 
 # Ops that draw random numbers: never computed twice for the same micro-batch on two stages.
-RANDOM = frozenset({"dropout", "native_dropout", "bernoulli", "rand", "randn", "rand_like", "randn_like", "multinomial"})
+RANDOM = frozenset(
+    ("dropout", "native_dropout", "bernoulli", "rand", "randn", "rand_like", "randn_like", "multinomial")
+)
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,8 @@ def transform(graph: Graph, stages: Sequence[StageCode]) -> tuple[Piece, ...]:
         )
         ops = [local.op for segment in segments for local in segment.ops]
         read = _ordered(name for op in ops for name in op.inputs)
-        constants, leaves = _constants(graph, free, [n for n in read if n not in makers], index, graph_loss(graph, makers))
+        outer = [name for name in read if name not in makers]
+        constants, leaves = _constants(graph, free, outer, index, graph_loss(graph, makers))
         inputs = tuple(name for name in read if makers.get(name, index) != index)
         made = [name for name, maker in makers.items() if maker == index]
         loss = {graph.loss.tensor} if graph.loss else set(graph.outputs)
@@ -130,8 +134,8 @@ def _parameter_shards(graph: Graph, stages: Sequence[StageCode]) -> list[dict[st
                     before = overall.setdefault(name, (block.name, shard))
                     if before[1] != shard:
                         raise PlanError(
-                            f'"{name}" is shared by the blocks "{before[0]}" and "{block.name}", which would cut it '
-                            f"differently ({before[1] or 'whole'} and {shard or 'whole'}); tp=1 works"
+                            f'"{name}" is shared by the blocks "{before[0]}" and "{block.name}", which would lay it out as '
+                            f'"{_layout(graph, name, before[1])}" and "{_layout(graph, name, shard)}"; tp=1 works'
                         )
                     if shard:
                         found[name] = shard
@@ -161,6 +165,12 @@ def _shard(graph: Graph, name: str, cuts: tuple[CutClass, ...], tp: int) -> Shar
             size = graph.tensor[name].shape[dim]
             return Shard(dim, parts, tp, size, _padded(size, tp * parts))
     return None
+
+
+def _layout(graph: Graph, name: str, shard: Shard | None) -> Layout:
+    """How a parameter lies on its stage's mesh while it is used."""
+    dims = range(len(graph.tensor[name].shape))
+    return Layout(tuple(("tensor",) if shard and dim == shard.dim else () for dim in dims))
 
 
 def _padded(size: int, multiple: int) -> int:
@@ -232,9 +242,7 @@ def local_shape(graph: Graph, name: str, cut: CutClass, tp: int) -> tuple[int, .
     return tuple(shape)
 
 
-def _localised(
-    graph: Graph, op: Op, cut: CutClass, tp: int, shapes: tuple[tuple[int, ...], ...]
-) -> dict[str, Any]:
+def _localised(graph: Graph, op: Op, cut: CutClass, tp: int, shapes: tuple[tuple[int, ...], ...]) -> dict[str, Any]:
     """The op's attributes with the sizes in them made local: target shapes of views, sizes of splits."""
     attributes = dict(op.attributes)
     if "target" not in attributes:

@@ -55,16 +55,16 @@ def build(c: T5Settings, b: Builder) -> Graph:
     x = nn.dropout(b, x, "encoder.dropout", c.dropout_rate)
     bias = None
     for index in range(c.num_layers):
-        x, bias = _block(c, b, x, f"encoder.block.{index}", bias)
+        x, bias, _ = _block(c, b, x, f"encoder.block.{index}", bias)
     b.block("between.0")
     encoded = nn.dropout(b, nn.rms_norm(b, x, "encoder.final_layer_norm"), "encoder.dropout", c.dropout_rate)
     # Ignored labels become padding tokens as well: which ids are looked up changes no shape.
     shifted = nn.pad(b, nn.slice_dim(b, labels, 1, 0, labels.shape[1] - 1, ""), [1, 0], "")
     x = nn.embedding(b, shifted, "decoder.embed_tokens", c.vocab_size, c.d_model, weight=table)
     x = nn.dropout(b, x, "decoder.dropout", c.dropout_rate)
-    bias = None
+    bias = cross = None
     for index in range(c.num_decoder_layers or c.num_layers):
-        x, bias = _block(c, b, x, f"decoder.block.{index}", bias, encoded)
+        x, bias, cross = _block(c, b, x, f"decoder.block.{index}", bias, encoded, cross)
     b.block("head")
     x = nn.dropout(b, nn.rms_norm(b, x, "decoder.final_layer_norm"), "decoder.dropout", c.dropout_rate)
     scaled = c.tie_word_embeddings if c.scale_decoder_outputs is None else c.scale_decoder_outputs
@@ -75,9 +75,10 @@ def build(c: T5Settings, b: Builder) -> Graph:
 
 
 def _block(
-    c: T5Settings, b: Builder, x: Tensor, path: str, bias: Tensor | None, encoded: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """One block and the position bias that it used, which the first block of a stack makes for all."""
+    c: T5Settings, b: Builder, x: Tensor, path: str, bias: Tensor | None, encoded: Tensor | None = None,
+    cross: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """One block and the position biases that it used, which the first block of a stack makes for all."""
     b.block(path)
     layer = f"{path}.layer.0"
     y = nn.rms_norm(b, x, f"{layer}.layer_norm")
@@ -86,11 +87,11 @@ def _block(
     if encoded is not None:
         layer = f"{path}.layer.1"
         y = nn.rms_norm(b, x, f"{layer}.layer_norm")
-        y = _cross_attention(c, b, y, encoded, f"{layer}.EncDecAttention")
+        y, cross = _cross_attention(c, b, y, encoded, f"{layer}.EncDecAttention", cross)
         x = nn.add(b, x, nn.dropout(b, y, f"{layer}.dropout", c.dropout_rate), layer)
     layer = f"{path}.layer.{1 if encoded is None else 2}"
     y = _feed_forward(c, b, nn.rms_norm(b, x, f"{layer}.layer_norm"), f"{layer}.DenseReluDense")
-    return nn.add(b, x, nn.dropout(b, y, f"{layer}.dropout", c.dropout_rate), layer), bias
+    return nn.add(b, x, nn.dropout(b, y, f"{layer}.dropout", c.dropout_rate), layer), bias, cross
 
 
 def _project(c: T5Settings, b: Builder, x: Tensor, path: str) -> Tensor:
@@ -111,11 +112,16 @@ def _attention(
     return nn.linear(b, y, f"{path}.o", c.d_model, bias=False), bias
 
 
-def _cross_attention(c: T5Settings, b: Builder, x: Tensor, encoded: Tensor, path: str) -> Tensor:
-    """Attention to the encoder's output; its position bias is zero in transformers and left out here."""
+def _cross_attention(
+    c: T5Settings, b: Builder, x: Tensor, encoded: Tensor, path: str, bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Attention to the encoder's output. Its position bias is zeros of full size that all blocks of the stack read."""
     q, k, v = (_project(c, b, z, f"{path}.{part}") for z, part in ((x, "q"), (encoded, "k"), (encoded, "v")))
-    y = nn.attention(b, q, k, v, path, heads=c.num_heads, p=c.dropout_rate)
-    return nn.linear(b, y, f"{path}.o", c.d_model, bias=False)
+    if bias is None:
+        zeros = b.buffer(f"{path}.position_bias", (1, c.num_heads, x.shape[1], encoded.shape[1]), b.dtype)
+        bias = b.op("expand", [zeros], (b.samples, *zeros.shape[1:]), path)
+    y = nn.attention(b, q, k, v, path, heads=c.num_heads, bias=bias, p=c.dropout_rate)
+    return nn.linear(b, y, f"{path}.o", c.d_model, bias=False), bias
 
 
 def _feed_forward(c: T5Settings, b: Builder, x: Tensor, path: str) -> Tensor:

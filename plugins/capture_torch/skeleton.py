@@ -13,19 +13,26 @@ from functools import cached_property
 
 import torch
 from torch import nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from partita.errors import ModelError
 
 
 @contextmanager
 def parameters_on_meta() -> Iterator[None]:
-    """Inside, every parameter that a module registers is replaced by one on the meta device."""
+    """Inside, every parameter that a module registers is replaced by one on the meta device.
+
+    One that is registered in several places (tied weights) is replaced by the same one in all of them.
+    """
     register = nn.Module.register_parameter
+    replaced = WeakTensorKeyDictionary()  # weak: a parameter's storage is freed when its model lets go of it
 
     def register_on_meta(self: nn.Module, name: str, param: nn.Parameter | None) -> None:
         register(self, name, param)
         if param is not None and param.device.type != "meta":
-            self._parameters[name] = nn.Parameter(param.detach().to("meta"), requires_grad=param.requires_grad)
+            if param not in replaced:
+                replaced[param] = nn.Parameter(param.detach().to("meta"), requires_grad=param.requires_grad)
+            self._parameters[name] = replaced[param]
 
     nn.Module.register_parameter = register_on_meta  # type: ignore[method-assign]
     try:

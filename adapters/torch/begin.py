@@ -1,0 +1,114 @@
+"""How a step begins: every rank takes its micro-batches, and all agree that they can go on and what a token counts for.
+
+A rank that raised alone would leave the others waiting in the queue for what it never sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NoReturn
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from partita.adapters.torch.groups import Groups
+from partita.adapters.torch.stage import StageModule
+from partita.errors import InputError
+from partita.spacetime.program import LocalOp, Program
+
+Batch = Mapping[str, Tensor]
+
+
+class Beginning:
+    """One rank's view of it. ``take`` is collective over all ranks: one sum of two numbers, once a step."""
+
+    def __init__(self, program: Program, stage: StageModule, groups: Groups, device: torch.device):
+        self.program = program
+        self.stage = stage
+        self.group = groups.values
+        self.device = device
+        place = program.places[groups.rank]
+        loss = program.loss
+        # Ranks that share a stage's pieces have the same labels: one of them counts.
+        counts = (place.stage, place.tensor) == (program.loss_stage, 0)
+        self.counted = loss if loss is not None and loss.weighting == "tokens" and counts else None
+        self.loss_ops = _loss_ops(stage, program)
+
+    def take(self, batches: Iterator[Batch]) -> tuple[list[dict[str, Tensor]], float]:
+        """The step's micro-batches, and what the loss of each counts for in the loss of the global batch: one over all
+        micro-batches, or over all tokens where losses are sums over tokens.
+
+        InputError, the same one on every rank, when a batch doesn't fit or no label of the global batch counts.
+        """
+        program, micro, failure = self.program, [], None
+        # How many ranks have failed, and the tokens of the global batch.
+        facts = torch.zeros(2, dtype=torch.float64, device=self.device)
+        try:
+            micro = [self._micro_batch(batches, index) for index in range(program.micro_batches)]
+            self._count(micro, facts)
+        except Exception as error:  # a user's iterator may raise anything
+            failure = error
+            facts[0] = 1
+        dist.all_reduce(facts, group=self.group)
+        failed, tokens = facts.tolist()
+        if failed:
+            self._refuse(failure)
+        loss = program.loss
+        if loss is None or program.loss_stage is None:
+            return micro, 0.0
+        if loss.weighting == "samples":
+            return micro, 1.0 / (program.micro_batches * program.dp[program.loss_stage])
+        if tokens == 0:
+            raise InputError(f"every label of the global batch is {loss.ignore_index}: no token to learn from")
+        return micro, 1.0 / tokens
+
+    def _micro_batch(self, batches: Iterator[Batch], index: int) -> dict[str, Tensor]:
+        try:
+            batch = next(batches)
+        except StopIteration:
+            raise InputError(
+                f"the iterator ended after {index} micro-batches, the plan needs {self.program.micro_batches} a step"
+            ) from None
+        found = {}
+        for name in self.stage.piece.batch:
+            if name not in batch:
+                raise InputError(f'the batch has no "{name}"; it has {", ".join(batch)}')
+            shape, wanted = tuple(batch[name].shape), self.stage.input_shapes[name]
+            if shape != wanted:
+                raise InputError(
+                    f'micro-batch {index}: "{name}" has shape {list(shape)}, the plan was lowered for {list(wanted)}'
+                )
+            found[name] = batch[name].to(self.device)
+        return found
+
+    def _count(self, micro: Sequence[dict[str, Tensor]], facts: Tensor) -> None:
+        if self.counted is None or self.counted.targets is None:
+            return
+        for batch in micro:
+            values = self.stage.constants(batch, self.stage.context, self.loss_ops)
+            facts[1] += (values[self.counted.targets] != self.counted.ignore_index).sum()
+
+    def _refuse(self, failure: Exception | None) -> NoReturn:
+        """The error of the first rank that has one, on every rank. Collective."""
+        mine = None
+        if failure is not None:
+            mine = str(failure) if isinstance(failure, InputError) else f"{type(failure).__name__}: {failure}"
+        everyones: list[str | None] = [None] * dist.get_world_size(self.group)
+        dist.all_gather_object(everyones, mine, group=self.group)
+        rank, message = next((rank, text) for rank, text in enumerate(everyones) if text is not None)
+        where = "" if all(text == message for text in everyones) else f"rank {rank}: "
+        # The traceback of something that isn't ours says where in the user's code it happened.
+        raise InputError(f"{where}{message}") from (None if isinstance(failure, InputError) else failure)
+
+
+def _loss_ops(stage: StageModule, program: Program) -> tuple[LocalOp, ...]:
+    """The constant ops that the targets of the loss need."""
+    if program.loss is None or program.loss.targets is None:
+        return ()
+    wanted, found = {program.loss.targets}, []
+    for local in reversed(stage.piece.constants):
+        if wanted & set(local.op.outputs):
+            found.append(local)
+            wanted.update(local.op.inputs)
+    return tuple(reversed(found))
