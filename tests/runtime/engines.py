@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from partita.adapters.torch.engine import TorchEngine
 from partita.adapters.torch.groups import Groups
-from partita.adapters.torch.prepare import Lowered, prepare
+from partita.adapters.torch.prepare import Lowered, prepare, realiser
 from partita.adapters.torch.runtime import Runtime
 from partita.adapters.torch.stage import StageModule
 from partita.adapters.torch.weights import Weights
@@ -31,6 +33,8 @@ class Case:
     clip_norm: float | None = None
     optimizer: str = "adam"
     steps: int = 3
+    # What the user's own DeepSpeed configuration says.
+    config: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,8 @@ class Built:
     groups: Groups
     runtime: Runtime
     train_batch: Callable[[Iterator[Batch]], float]
+    # This rank's parts of the trained parameters by name, as the model keeps them. May be collective.
+    weights: Callable[[], dict[str, Tensor]]
 
 
 def optimizer_of(case: Case, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
@@ -50,21 +56,77 @@ def optimizer_of(case: Case, parameters: list[nn.Parameter]) -> torch.optim.Opti
 
 
 def torch_engine(case: Case, plan: Plan, lowered: Lowered, weights: Weights, seen: dict[str, Tensor]) -> Built:
-    """The plain engine on this machine's CPU."""
-    prepared = prepare(lowered, weights=weights, device=torch.device("cpu"))
-    trained = prepared.stage.trained
+    """The plain engine on this machine's CPU, with Megatron's layers where the plan's target has them."""
+    prepared = prepare(
+        lowered, weights=weights, device=torch.device("cpu"), realise=realiser(lowered, plan.target)
+    )
+    stage, trained = prepared.stage, prepared.stage.trained
     # A stage may be frozen as a whole; a torch optimizer must have something.
     optimizer = optimizer_of(case, list(trained.values()) or [nn.Parameter(torch.zeros(0))])
 
     def look(*_: object) -> None:
-        seen.update({name: parameter.grad.clone() for name, parameter in trained.items()})
+        seen.update(_as_modelled(stage, {name: parameter.grad.clone() for name, parameter in trained.items()}))
 
     optimizer.register_step_pre_hook(look)
-    engine = TorchEngine(prepared.stage, prepared.groups, optimizer, case.clip_norm)
+    engine = TorchEngine(stage, prepared.groups, optimizer, case.clip_norm)
     return Built(
-        prepared.stage, prepared.groups, prepared.runtime, lambda batches: prepared.runtime.step(batches, engine)
-    )
+        stage, prepared.groups, prepared.runtime, lambda batches: prepared.runtime.step(batches, engine),
+        lambda: _as_modelled(stage, {name: parameter.detach() for name, parameter in trained.items()}),
+    )  # fmt: skip
+
+
+def deepspeed_engine(case: Case, plan: Plan, lowered: Lowered, weights: Weights, seen: dict[str, Tensor]) -> Built:
+    """DeepSpeed's engine, as a user makes it."""
+    import deepspeed
+    from deepspeed.utils import groups, safe_get_full_fp32_param, safe_get_full_grad
+
+    from partita.adapters.deepspeed.initialize import initialize
+
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    # It keeps the groups of a process's first run, which ended with an earlier test.
+    deepspeed.comm.comm.cdb = None
+    groups._release_process_group_references(group=None)
+    engine = initialize(
+        plan, lowered, optimizer=lambda parameters: optimizer_of(case, list(parameters.values())),
+        config={"gradient_clipping": case.clip_norm or 0.0, **case.config}, weights=weights,
+    )  # fmt: skip
+    stage, trained, step = engine.module, engine.module.trained, engine._take_model_step
+
+    def look(*given: object) -> None:
+        """Its own functions put a gradient together, before it is clipped and however ZeRO has divided it."""
+        found = {}
+        for name, parameter in trained.items():
+            gradient = safe_get_full_grad(parameter)
+            # Unused parameters have none; with ZeRO-3 one without storage can't say its shape.
+            shape = getattr(parameter, "ds_shape", parameter.shape)
+            found[name] = torch.zeros(shape) if gradient is None else gradient.detach().float().clone()
+        step(*given)
+        if case.clip_norm is not None:
+            factor = min(1.0, case.clip_norm / (float(engine.get_global_grad_norm()) + 1e-6))
+            found = {name: gradient * factor for name, gradient in found.items()}
+        seen.update(_as_modelled(stage, found))
+
+    def whole() -> dict[str, Tensor]:
+        found = {}
+        for name, parameter in trained.items():
+            exact = safe_get_full_fp32_param(parameter)
+            found[name] = (parameter if exact is None else exact).detach().clone()
+        return _as_modelled(stage, found)
+
+    engine._take_model_step = look
+    return Built(stage, engine.runtime.groups, engine.runtime, engine.train_batch, whole)
+
+
+def _as_modelled(stage: StageModule, parts: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Parts of parameters as the model keeps them: Megatron's layers store some transposed."""
+    return {name: part.t() if name in stage.flipped else part for name, part in parts.items()}
 
 
 # Each fills the dict that it is given with the gradients that its optimizer applies, averaged and clipped, by name.
-ENGINES: dict[str, Callable[[Case, Plan, Lowered, Weights, dict[str, Tensor]], Built]] = {"torch": torch_engine}
+ENGINES: dict[str, Callable[[Case, Plan, Lowered, Weights, dict[str, Tensor]], Built]] = {
+    "torch": torch_engine,
+    "megatron": torch_engine,
+    "deepspeed": deepspeed_engine,
+}
+# What a plan must be made for to run on the engine.
+TARGETS = {"torch": "partita", "megatron": "megatron", "deepspeed": "deepspeed"}

@@ -7,7 +7,7 @@ together by ``join`` before they are compared, so that where a part belongs is t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import torch
@@ -20,7 +20,7 @@ from partita.errors import InputError
 from partita.plugins.capture_torch import Captured, capture_module
 from partita.spacetime.lower import lower
 from partita.spacetime.program import Task
-from tests.runtime.engines import ENGINES, Case, optimizer_of
+from tests.runtime.engines import ENGINES, TARGETS, Case, optimizer_of
 from tests.runtime.models import MODELS, Batch
 from tests.runtime.programs import plan
 
@@ -56,16 +56,13 @@ class Part:
         self.case = case
         self.seen: dict[str, Tensor] = {}
         by_hand = plan(captured.graph, case.layout, PRECISIONS[case.dtype])
+        by_hand = replace(by_hand, target=TARGETS[case.engine])
         built = ENGINES[case.engine](
             case, by_hand, Lowered(captured, lower(captured.graph, by_hand)),
             StateDict(weights, captured.graph.aliases), self.seen,
         )  # fmt: skip
-        self.stage, self.groups, self.runtime, self.train_batch = (
-            built.stage,
-            built.groups,
-            built.runtime,
-            built.train_batch,
-        )
+        self.stage, self.groups, self.runtime = built.stage, built.groups, built.runtime
+        self.train_batch, self.weights = built.train_batch, built.weights
         self.runtime.observe = observe
         self.program, self.place = self.runtime.program, self.runtime.place
 
@@ -136,7 +133,7 @@ def train(case: Case) -> Outcome:
         for name, states in outcome.shared.items():
             held = part.stage.parameters_by_name[name].detach()
             states.append(held.flatten().view(torch.uint8).numpy().tobytes())
-    for name, weight in part.dense({n: p.detach() for n, p in part.stage.trained.items()}).items():
+    for name, weight in part.dense(part.weights()).items():
         outcome.weights[name] = float((weight - dense[name].detach()).abs().max())
     return outcome
 
