@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache, partial
 from typing import Any
 
 import deepspeed.ops
 import torch
+from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.config import DeepSpeedConfig
 from torch import nn
 
 from partita.adapters.deepspeed.config import deepspeed_config
 from partita.adapters.deepspeed.engine import PlannedEngine
 from partita.adapters.deepspeed.mpu import Mpu
+from partita.adapters.torch.groups import Groups
 from partita.adapters.torch.prepare import Lowered, prepare, realiser
 from partita.adapters.torch.stage import BlockModule
 from partita.adapters.torch.weights import Weights
+from partita.errors import PlanError
 from partita.plan import Plan
 
 Optimizer = Callable[[Mapping[str, nn.Parameter]], torch.optim.Optimizer]
@@ -31,26 +35,31 @@ def initialize(
     seed: int = 0,
     device: torch.device | None = None,
 ) -> PlannedEngine:
-    """This rank's DeepSpeed engine for a lowered plan. Collective over all ranks; the process group must exist.
+    """This rank's DeepSpeed engine for a lowered plan. Collective over all ranks.
 
     ``optimizer`` makes a torch optimizer from this rank's parameters by the model's names (to group them by name).
-    ``config`` is the user's DeepSpeed configuration, completed by the plan's. PlanError where the two disagree.
+    ``config`` is the user's DeepSpeed configuration, completed by the plan's. PlanError where the two disagree, and for
+    what DeepSpeed can't run: every rank says so before any does work.
     """
+    complete = deepspeed_config(plan, config)
+    check(plan, lowered)
     if not torch.cuda.is_available():
         # A shared-memory extension that DeepSpeed would compile for CPUs; gloo does its work.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed(dist_backend="nccl" if torch.cuda.is_available() else "gloo", verbose=False)
-    complete = deepspeed_config(plan, config)
-    zero3 = complete["zero_optimization"]["stage"] == 3
+    mpu_of = cache(partial(Mpu, lowered.program))
 
-    def partition(block: BlockModule) -> None:
-        deepspeed.zero.Init(module=block, config_dict_or_path=complete)
+    def partition(block: BlockModule, groups: Groups) -> None:
+        mpu = mpu_of(groups)
+        deepspeed.zero.Init(
+            module=block, config_dict_or_path=complete, data_parallel_group=mpu.get_data_parallel_group(), mpu=mpu
+        )
 
     prepared = prepare(
-        lowered, weights=weights, seed=seed, device=device,
-        realise=realiser(lowered, plan.target), finish=partition if zero3 else None,
+        lowered, weights=weights, seed=seed, device=device, realise=realiser(lowered, plan.target),
+        finish=partition if complete["zero_optimization"]["stage"] == 3 else None,
     )  # fmt: skip
-    mpu = Mpu(lowered.program, prepared.groups)
+    mpu = mpu_of(prepared.groups)
     for name, parameter in prepared.stage.parameters_by_name.items():
         # What DeepSpeed's norms go by: cut parameters count on every rank, copies of another stage's nowhere.
         parameter.tensor_model_parallel = prepared.stage.piece.parameters[name] is not None
@@ -61,3 +70,23 @@ def initialize(
     )  # fmt: skip
     engine.attach(prepared.runtime)
     return engine
+
+
+def check(plan: Plan, lowered: Lowered) -> None:
+    """PlanError for what DeepSpeed's engine can't run here."""
+    accelerator = get_accelerator()
+    supported = {"fp32": True, "bf16": accelerator.is_bf16_supported(), "fp16": accelerator.is_fp16_supported()}
+    if not supported.get(plan.precision, False):
+        works = " and ".join(precision for precision, can in supported.items() if can)
+        raise PlanError(
+            f"the plan computes in {plan.precision}, which DeepSpeed can't on this machine's "
+            f'"{accelerator.device_name()}" devices; {works} work'
+        )
+    graph = lowered.captured.graph
+    for piece, stage in zip(lowered.program.pieces, plan.stages, strict=True):
+        if not any(graph.tensor[name].gradient for name in piece.parameters if name not in piece.copies):
+            blocks = stage.blocks[0] if len(stage.blocks) == 1 else f"{stage.blocks[0]} … {stage.blocks[-1]}"
+            raise PlanError(
+                f'nothing is trained in stage "{stage.name}" (blocks {blocks}), and DeepSpeed needs an optimizer on '
+                "every rank: give the stage a block that is trained, or plan for target=partita"
+            )

@@ -67,7 +67,7 @@ def prepare(
     seed: int = 0,
     device: torch.device | None = None,
     realise: Realise | None = None,
-    finish: Callable[[BlockModule], None] | None = None,
+    finish: Callable[[BlockModule, Groups], None] | None = None,
 ) -> Prepared:
     """Make this rank's part. Collective over all ranks (process groups). Never builds more than the stage's own blocks.
 
@@ -92,7 +92,7 @@ def prepare(
         fill(fresh, source, piece.parameters, place.tensor, block.flipped)
         filled.update(fresh)
         if finish is not None:
-            finish(block)
+            finish(block, groups)
 
     stage = StageModule(
         captured.graph, piece, buffers=captured.buffers, group=groups.tensor, rank=place.tensor, device=device,

@@ -56,6 +56,7 @@ class BlockModule(nn.Module):
     def __init__(self, segment: Segment, flipped: set[str]):
         super().__init__()
         self.segment = segment
+        self.over = _last_reads(segment)
         # Dense names of parameters that are stored transposed; one set for the whole stage.
         self.flipped = flipped
         self.read: dict[str, nn.Parameter] = {}
@@ -73,24 +74,37 @@ class BlockModule(nn.Module):
         else:
             self.add_module(name, item)
 
-    def forward(self, values: dict[str, Tensor], context: Context) -> dict[str, Tensor]:
-        """The values that the block makes, from those made before and the block's parameters."""
-        made: dict[str, Tensor] = {}
+    def forward(self, inputs: dict[str, Tensor], context: Context) -> dict[str, Tensor]:
+        """The segment's outputs by name, from its inputs and the block's parameters.
+
+        A value goes as soon as no op reads it any more: only what autograd saved outlives the block.
+        """
+        values = dict(inputs)
 
         def find(name: str) -> Tensor:
-            if name in made:
-                return made[name]
             return values[name] if name in values else self.read[name]
 
-        for local in self.segment.ops:
+        for local, over in zip(self.segment.ops, self.over, strict=True):
             realised = self.realised.get(local.op.name)
             if realised is None:
                 results = run(local, [find(name) for name in local.op.inputs], context)
             else:
                 module, names = realised
                 results = [module(*(find(name) for name in names))]
-            made.update(zip(local.op.outputs, results, strict=True))
-        return made
+            values.update(zip(local.op.outputs, results, strict=True))
+            for name in over:
+                values.pop(name, None)
+        return {name: values[name] for name in self.segment.outputs}
+
+
+def _last_reads(segment: Segment) -> list[tuple[str, ...]]:
+    """For each op of a segment the values that nothing reads after it."""
+    kept, found = set(segment.outputs), []
+    for local in reversed(segment.ops):
+        over = tuple(name for name in dict.fromkeys((*local.op.inputs, *local.op.outputs)) if name not in kept)
+        kept.update(over)
+        found.append(over)
+    return found[::-1]
 
 
 class StageModule(nn.Module):
@@ -200,12 +214,12 @@ class StageModule(nn.Module):
         values = self.constants(batch, context, self.piece.constants)
         values.update(inputs)
         for block in self.blocks:
+            # No more than it reads: a block that is computed again holds on to its inputs until then.
+            read = {name: values[name] for name in block.segment.inputs}
             if block.segment.recompute and torch.is_grad_enabled():
-                made = checkpoint(block, values, context, use_reentrant=False, preserve_rng_state=False)
+                values.update(checkpoint(block, read, context, use_reentrant=False, preserve_rng_state=False))
             else:
-                made = block(values, context)
-            # A copy: what a recomputed block reads must stay what it was.
-            values = {**values, **made}
+                values.update(block(read, context))
         return {name: values[name] for name in self.piece.outputs}
 
     def constants(self, batch: Mapping[str, Tensor], context: Context, ops: tuple[LocalOp, ...]) -> dict[str, Tensor]:

@@ -87,12 +87,13 @@ class Initialised:
         reset = getattr(module, "reset_parameters", None)
         if callable(reset):
             reset()
-        rule = getattr(self.skeleton.model, "_init_weights", None)
-        if rule is None:
-            return
         parts = path.split(".") if path else []
-        for length in range(len(parts), -1, -1):
-            rule(self.skeleton.model.get_submodule(".".join(parts[:length])))
+        around = [self.skeleton.model.get_submodule(".".join(parts[:length])) for length in range(len(parts) + 1)]
+        # The outermost HuggingFace model around it: it may stand inside a module of the user's own.
+        first = next((i for i, outer in enumerate(around) if callable(getattr(outer, "_init_weights", None))), None)
+        if first is not None:
+            for inner in reversed(around[first:]):
+                around[first]._init_weights(inner)
 
 
 def _seed(seed: int, path: str) -> int:

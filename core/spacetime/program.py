@@ -65,11 +65,16 @@ class LocalOp:
 
 @dataclass(frozen=True)
 class Segment:
-    """The ops of one block inside a piece. With ``recompute`` only its inputs are kept for the backward pass."""
+    """The ops of one block inside a piece. With ``recompute`` only its inputs are kept for the backward pass.
+
+    ``inputs`` are the values that it reads from outside, ``outputs`` those that others read; parameters are neither.
+    """
 
     block: str
     ops: tuple[LocalOp, ...]
     recompute: bool
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -52,10 +52,8 @@ def transform(graph: Graph, stages: Sequence[StageCode]) -> tuple[Piece, ...]:
                 readers.setdefault(name, set()).add(stage_of[op.block])
     pieces = []
     for index, stage in enumerate(stages):
-        segments = tuple(
-            Segment(block.name, _local_block(graph, block, stage.tp, free), block.recompute) for block in stage.blocks
-        )
-        ops = [local.op for segment in segments for local in segment.ops]
+        blocks = [_local_block(graph, block, stage.tp, free) for block in stage.blocks]
+        ops = [local.op for block in blocks for local in block]
         read = _ordered(name for op in ops for name in op.inputs)
         outer = [name for name in read if name not in makers]
         constants, leaves = _constants(graph, free, outer, index, graph_loss(graph, makers))
@@ -63,6 +61,9 @@ def transform(graph: Graph, stages: Sequence[StageCode]) -> tuple[Piece, ...]:
         made = [name for name, maker in makers.items() if maker == index]
         loss = {graph.loss.tensor} if graph.loss else set(graph.outputs)
         outputs = tuple(name for name in made if readers.get(name, set()) - {index} or name in loss)
+        segments = tuple(
+            _segment(graph, block, blocks, position, outputs) for position, block in enumerate(stage.blocks)
+        )
         parameters = {name: shards[index].get(name) for name in read if _role(graph, name) == "parameter"}
         first = {name: stage_of[users[0]] for name, users in graph.parameter_users.items()}
         pieces.append(
@@ -74,6 +75,20 @@ def transform(graph: Graph, stages: Sequence[StageCode]) -> tuple[Piece, ...]:
             )
         )  # fmt: skip
     return tuple(pieces)
+
+
+def _segment(
+    graph: Graph, block: BlockCode, blocks: Sequence[tuple[LocalOp, ...]], position: int, outputs: tuple[str, ...]
+) -> Segment:
+    """A block's code with what it reads from outside and what others read of it (later blocks, or other stages)."""
+    made = {name for local in blocks[position] for name in local.op.outputs}
+    read = _ordered(name for local in blocks[position] for name in local.op.inputs)
+    later = {name for ops in blocks[position + 1 :] for local in ops for name in local.op.inputs} | set(outputs)
+    return Segment(
+        block.name, blocks[position], block.recompute,
+        inputs=tuple(name for name in read if name not in made and _role(graph, name) != "parameter"),
+        outputs=tuple(name for local in blocks[position] for name in local.op.outputs if name in later),
+    )  # fmt: skip
 
 
 def graph_loss(graph: Graph, makers: Mapping[str, int]) -> tuple[int, str] | None:

@@ -6,6 +6,7 @@ the example inputs; another micro-batch or sequence length is exported again.
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Node
 
-from partita.errors import ModelError
+from partita.errors import ModelError, nearest
 from partita.graph import Graph, Loss, Op, Tensor, check
 from partita.plugins.capture_torch.convert import IGNORED, arguments, kind_of, unchanged
 from partita.plugins.capture_torch.fold import fold
@@ -57,6 +58,7 @@ def _export(model: nn.Module, inputs: Inputs) -> ExportedProgram:
         args, kwargs = (), {key: on_meta(value) for key, value in inputs.items() if value is not None}
     else:
         args, kwargs = tuple(on_meta(value) for value in inputs), {}
+    _require_arguments(model, args, kwargs)
     try:
         program = torch.export.export(model, args, kwargs, strict=False)
     except Exception as error:
@@ -71,6 +73,21 @@ def _export(model: nn.Module, inputs: Inputs) -> ExportedProgram:
         ) from error
     mutable = [n for n in program.graph.nodes if n.op == "call_function" and _mutates(n)]
     return program.run_decompositions({}) if mutable else program
+
+
+def _require_arguments(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """ModelError when the model's forward can't be called with these."""
+    signature = inspect.signature(model.forward)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        strange = [name for name in kwargs if name not in signature.parameters]
+        hint = f' There is no "{strange[0]}".{nearest(strange[0], signature.parameters)}' if strange else ""
+        given = f"{len(args)} by position" if args else ", ".join(kwargs) or "none"
+        raise ModelError(
+            f"{type(model).__name__}.forward({', '.join(signature.parameters)}) can't be called with the example inputs "
+            f"({given}): {error}.{hint}"
+        ) from None
 
 
 def _mutates(node: Node) -> bool:
@@ -111,13 +128,12 @@ def _convert(program: ExportedProgram, skeleton: Skeleton, name: str) -> Capture
     ops = _ops(program, names, tensors, taken={tensor.name for tensor in tensors})
     outs = [names[node] for node in outputs if node in names]
     loss = _loss(outs, ops, {tensor.name: tensor for tensor in tensors})
-    kept = _needed(ops, [loss.tensor] if loss else outs)
+    ends = [loss.tensor] if loss else outs
+    kept = _needed(ops, ends)
     ops = [op for op in ops if op.name in kept]
     used = {n for op in ops for n in (*op.inputs, *op.outputs)}
+    _require_trained(skeleton.model, ops, ends, {t.name for t in tensors if t.gradient})
     tensors = [t for t in tensors if t.name in used]
-    unused = [n for n, on in trained.items() if on and n not in used]
-    if unused:
-        raise ModelError(f"parameters that the loss does not depend on: {', '.join(unused[:5])}; freeze or remove them")
     folded, blocks = fold(skeleton.model, ops, {t.name: t for t in tensors})
     first = next((t for t in tensors if t.role == "input"), None)
     graph = Graph(
@@ -216,3 +232,18 @@ def _needed(ops: list[Op], wanted: list[str]) -> set[str]:
             kept.add(op.name)
             live.update(op.inputs)
     return kept
+
+
+def _require_trained(model: nn.Module, ops: list[Op], ends: list[str], gradient: set[str]) -> None:
+    """ModelError unless a gradient comes to every trained parameter from the loss, or the outputs where there is none."""
+    parameters = dict(model.named_parameters())
+    if not any(name in parameters for op in ops for name in op.inputs):
+        raise ModelError(f"{type(model).__name__} returns nothing that depends on a parameter")
+    carrying = [op for op in ops if not gradient.isdisjoint(op.outputs)]
+    reached = _needed(carrying, ends)
+    read = {name for op in carrying if op.name in reached for name in op.inputs}
+    if idle := [name for name, parameter in parameters.items() if parameter.requires_grad and name not in read]:
+        more = f" and {len(idle) - 5} more" if len(idle) > 5 else ""
+        raise ModelError(
+            f"parameters that the loss does not depend on: {', '.join(idle[:5])}{more}; freeze or remove them"
+        )

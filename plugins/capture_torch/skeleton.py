@@ -66,7 +66,7 @@ def build_skeleton(factory: Callable[[], nn.Module], dtype: torch.dtype | None =
     try:
         with parameters_on_meta():
             model = factory()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ModelError(f"the model's function raised {type(error).__name__}: {error}") from error
     if not isinstance(model, nn.Module):
         raise ModelError(f"the model's function returned a {type(model).__name__}, not an nn.Module")

@@ -1,0 +1,91 @@
+"""Training inside a DeepSpeed engine against training on one device: the parity table's rows of the main job.
+
+DeepSpeed's engine computes in fp32, bf16 and fp16 only (it refuses float64 parameters), so these rows have no float64 twin.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.ranks.pool import Pool
+from tests.runtime.engines import Case
+from tests.runtime.parity import assert_equal
+from tests.runtime.programs import Layout
+from tests.runtime.training import gradients_of_both, train
+
+LAYOUTS = {
+    **{f"dp2 zero{zero}": Layout(dp=2, zero=zero) for zero in (0, 1, 2, 3)},
+    "dp4 zero2": Layout(dp=4, zero=2),
+    "pp2": Layout(pp=2),
+    "pp2 gpipe": Layout(pp=2, schedule="gpipe"),
+    "pp2 zero1": Layout(pp=2, zero=1),
+    **{f"pp2 dp2 zero{zero}": Layout(pp=2, dp=2, zero=zero) for zero in (0, 1)},
+    "tp2": Layout(tp=2),
+    "pp2 tp2": Layout(pp=2, tp=2),
+    "pp2 tp2 zero1": Layout(pp=2, tp=2, zero=1),
+    **{f"dp2 tp2 zero{zero}": Layout(dp=2, tp=2, zero=zero) for zero in (0, 1, 2, 3)},
+    "pp4 uneven": Layout(pp=4, sizes=(1, 3, 1, 1)),
+    "pp2 recompute": Layout(pp=2, recompute=True),
+    "pp2 tp2 recompute": Layout(pp=2, tp=2, recompute=True),
+    "dp2 zero3 recompute": Layout(dp=2, zero=3, recompute=True),
+    **{f"pp4 {count} micro-batches": Layout(pp=4, micro_batches=count) for count in (1, 3, 5)},
+    **{f"pp2 dp2 zero1 {count} micro-batches": Layout(pp=2, dp=2, zero=1, micro_batches=count) for count in (1, 3)},
+}
+# Otherwise parameters as small as these models' stay whole on every rank.
+PARTITIONED = {"zero_optimization": {"stage3_param_persistence_threshold": 0}}
+PADDED = ("dp2 zero0", "dp2 zero2", "dp2 zero3", "pp2", "pp2 dp2 zero1", "tp2", "pp2 tp2")
+FAST = {"gpt2 pp2 dp2 zero1", "llama pp2 tp2 padded"}
+
+
+def table() -> list[tuple[str, Case]]:
+    rows = [(f"{model} {name}", Case(model, layout)) for model in ("gpt2", "llama") for name, layout in LAYOUTS.items()]
+    rows += [(f"{model} {name} padded", Case(model, LAYOUTS[name], padded=True))
+             for model in ("gpt2", "llama") for name in PADDED]  # fmt: skip
+    rows += [(f"gpt2 untied {name}", Case("gpt2 untied", LAYOUTS[name])) for name in ("pp2", "pp2 tp2")]
+    rows += [("gpt2 frozen middle pp2", Case("gpt2 frozen middle", LAYOUTS["pp2"]))]
+    rows = [(name, replace(row, engine="deepspeed")) for name, row in rows]
+    rows += [(f"{name} partitioned", replace(row, config=PARTITIONED)) for name, row in rows if "zero3" in name]
+    return rows
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, id=name, marks=() if name in FAST else pytest.mark.slow) for name, case in table()],
+)
+def test_training_is_that_of_one_device(pool: Pool, case: Case) -> None:
+    outcomes = pool.run(train, case.layout.devices, case, timeout=120)
+    assert_equal(case, outcomes)
+    # GPT-2's head reads the embedding's weight: with stages there is a copy, and assert_equal has compared it.
+    assert any(outcome.shared for outcome in outcomes) == (case.model == "gpt2" and case.layout.pp > 1)
+
+
+# With ZeRO-1 DeepSpeed keeps gradients of bf16 parameters in fp32, without it in bf16.
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["gpt2", "llama"])
+@pytest.mark.parametrize("name", ["pp2", "pp2 zero1", "pp2 dp2 zero1", "dp2 zero0", "dp2 zero1", "dp2 zero2", "dp2 zero3", "pp2 tp2"])
+def test_bfloat16_is_near(pool: Pool, name: str, model: str) -> None:
+    case = Case(model, LAYOUTS[name], dtype="bfloat16", engine="deepspeed", steps=1)
+    assert_equal(case, pool.run(train, case.layout.devices, case, timeout=120))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["gpt2", "llama"])
+@pytest.mark.parametrize("name", ["dp2 zero0", "dp2 zero1", "dp2 zero2", "dp2 zero3", "pp2", "pp2 zero1", "tp2", "pp2 tp2", "pp2 tp2 zero1", "dp2 tp2 zero1"])
+def test_clipping_is_by_the_norm_of_the_whole_model(pool: Pool, model: str, name: str) -> None:
+    """By SGD, whose next losses show by how much gradients were clipped; Adam's would not."""
+    case = Case(model, LAYOUTS[name], engine="deepspeed", clip_norm=0.25, optimizer="sgd", config={"zero_allow_untested_optimizer": True})
+    outcomes = pool.run(train, case.layout.devices, case, timeout=120)
+    assert outcomes[0].dense_norm > 0.5
+    assert_equal(case, outcomes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["pp2", "tp2", "pp2 tp2", "dp2 zero1", "dp2 zero3"])
+def test_recomputation_repeats_its_dropout(pool: Pool, name: str) -> None:
+    case = Case("gpt2 dropout", LAYOUTS[name], engine="deepspeed")
+    again = replace(case, layout=replace(case.layout, recompute=True))
+    for losses, differences in pool.run(gradients_of_both, case.layout.devices, case, again, timeout=120):
+        assert losses[0] == losses[1]
+        assert {name: error for name, error in differences.items() if error} == {}
