@@ -37,14 +37,16 @@ def seconds(call: Callable[[], object], at_most: float = 0.4) -> float:
 
 
 def products() -> None:
-    """Rates of matrix products [m, k] · [k, n] by size and dtype: the peaks, and the curve under them."""
-    print("matrix product, GFLOP/s of one thread")
+    """Rates of linear layers [m, k] · [k, n] with their backward, by size and dtype: peaks and the curve under them."""
+    print("linear layer, forward and backward, GFLOP/s of one thread")
     print(f"{'m x k x n':>18}  {'GFLOP':>7}  " + "  ".join(f"{str(dtype)[6:]:>9}" for dtype in DTYPES))
     for m, k, n in ((32, 128, 128), (128, 128, 128), (128, 128, 512), (512, 128, 512), (2048, 128, 512), (1024,) * 3):
         rates = []
         for dtype in DTYPES:
-            x, w = torch.randn(m, k).to(dtype), torch.randn(k, n).to(dtype)
-            rates.append(2e-9 * m * k * n / seconds(lambda x=x, w=w: x @ w, 0.15))
+            x, w, g = (torch.randn(size).to(dtype) for size in ((m, k), (n, k), (m, n)))
+            x, w = x.requires_grad_(), w.requires_grad_()
+            took = seconds(lambda x=x, w=w, g=g: functional.linear(x, w).backward(g), 0.15)
+            rates.append(6e-9 * m * k * n / took)
         print(f"{f'{m} x {k} x {n}':>18}  {2e-9 * m * k * n:7.4f}  " + "  ".join(f"{rate:9.1f}" for rate in rates))
 
 
@@ -92,12 +94,12 @@ def dispatch() -> None:
 
 
 def turn() -> None:
-    """Seconds that the recipe's engine spends on a micro-batch with hardly any arithmetic, an op of the plan's graph."""
+    """Seconds of an op of the plan's graph: what the recipe's engine spends on a micro-batch with hardly any tokens."""
     from partita.adapters.deepspeed.initialize import initialize
     from partita.adapters.torch.prepare import lower_model
     from partita.cli.options import problem
-    from partita.hooks import plugins
     from partita.cost.kinds import VIEWS
+    from partita.hooks import plugins
     from partita.recipes.gpt3.model import example, factory
 
     seq, took = 4, {}
@@ -116,7 +118,8 @@ def turn() -> None:
     each = (took[17] - took[1]) / 16
     print(
         f"a micro-batch of gpt3-tiny on {seq} tokens: {each * 1e3:.2f} ms for {ops} ops of the configuration's graph, "
-        f"{each / ops / 3 * 1e6:.1f} µs an op and pass (backward counts two); a step's end {took[1] * 1e3 - each * 1e3:.2f} ms"
+        f"{each / ops / 3 * 1e6:.1f} µs an op and pass (backward counts two); a step's end "
+        f"{(took[1] - each) * 1e3:.2f} ms"
     )
 
 

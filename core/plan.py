@@ -21,8 +21,8 @@ STRICT = ConfigDict(extra="forbid")
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis of a stage. Along *space* the pieces of a cut dim lie on different devices, along *turns* they run one after
-    another on the same device."""
+    """An axis of a stage: along *space* the pieces of a cut dim lie on different devices, along *turns* they run one
+    after another on the same device."""
 
     name: str
     size: int
@@ -31,7 +31,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Cut:
-    """Dims of a block cut along axes of its stage, major first; ``dim`` is ``batch`` or a class of dims (``graph.cuts``)."""
+    """Dims of a block cut along axes of its stage, major first: ``batch`` or a class of dims (``graph.cuts``)."""
 
     __pydantic_config__ = STRICT
 
@@ -45,7 +45,7 @@ BATCH_CUT = Cut("batch", ("data", "micro"))
 
 @dataclass(frozen=True)
 class Strategy:
-    """How one block runs: which dims are cut, the ZeRO stage of its state, what is computed again in the backward pass."""
+    """How one block runs: which dims are cut, the ZeRO stage of its state, what the backward pass computes again."""
 
     __pydantic_config__ = STRICT
 

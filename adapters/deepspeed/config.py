@@ -12,6 +12,8 @@ recompute            not a key: the stage's code recomputes its blocks
 schedule, stages     not keys: the queues that the engine runs
 tp                   not a key: Megatron's layers inside the stage, and the groups that the engine's ``mpu`` names
 ===================  ==========================================================================================
+
+Every other key is the user's and passes as it is.
 """
 
 from __future__ import annotations
@@ -23,37 +25,60 @@ from typing import Any
 from partita.errors import PlanError
 from partita.plan import Plan
 
-# Keys that a plan decides. A user who sets one to another value is told, not overruled.
-BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-
 
 def deepspeed_config(plan: Plan, user: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The DeepSpeed configuration of a plan, on top of the user's own.
+    """The DeepSpeed configuration of a plan, on top of the user's own, which is left as it was.
 
     PlanError where the user's configuration says something else than the plan.
     """
     config: dict[str, Any] = copy.deepcopy(dict(user or {}))
     stage = plan.stages[0]
     zero = stage.strategies[0].zero
-    decided: dict[str, Any] = {
+    decided = {
         "train_batch_size": plan.global_batch,
         "train_micro_batch_size_per_gpu": stage.samples // stage.dp,
         "gradient_accumulation_steps": stage.micro_batches,
     }
     for key, value in decided.items():
-        if config.get(key, value) != value:
-            raise PlanError(f'the DeepSpeed configuration has "{key}": {config[key]}, the plan needs {value}; remove one')
-        config[key] = value
-    section = config.setdefault("zero_optimization", {})
-    if section.get("stage", zero) != zero:
-        raise PlanError(f'the DeepSpeed configuration has ZeRO stage {section["stage"]}, the plan {zero}; remove one')
-    section["stage"] = zero
+        _decide(config, key, value, key)
+    partition = _section(config, "zero_optimization")
+    _decide(partition, "stage", zero, "zero_optimization.stage")
+    if zero == 3:
+        # It would replace torch's linear function in the whole process, for the models that are captured later too;
+        # a stage's code calls operators and wouldn't notice.
+        partition.setdefault("memory_efficient_linear", False)
     for precision in ("bf16", "fp16"):
-        if plan.precision == precision:
-            config.setdefault(precision, {}).setdefault("enabled", True)
-        elif config.get(precision, {}).get("enabled"):
-            raise PlanError(f'the DeepSpeed configuration enables {precision}, the plan computes in {plan.precision}')
+        if plan.precision == precision or precision in config:
+            enabled = _section(config, precision)
+            if plan.precision != precision and enabled.get("enabled"):
+                raise PlanError(
+                    f"the DeepSpeed configuration enables {precision}, the plan computes in {plan.precision}; "
+                    f"remove it, or plan for precision {precision}"
+                )
+            _decide(enabled, "enabled", plan.precision == precision, f"{precision}.enabled")
     if plan.precision == "bf16" and zero == 1:
-        config.setdefault("data_types", {}).setdefault("grad_accum_dtype", "fp32")
+        _section(config, "data_types").setdefault("grad_accum_dtype", "fp32")
+    pieces = _section(config, "tensor_parallel").get("autotp_size", 0) if "tensor_parallel" in config else 0
+    if pieces > 1:
+        raise PlanError(
+            f'the DeepSpeed configuration has "tensor_parallel.autotp_size": {pieces}: it would cut layers that '
+            f"the plan cuts already (tp={stage.tp}); remove it"
+        )
     config.setdefault("steps_per_print", 10**9)
     return config
+
+
+def _decide(section: dict[str, Any], key: str, value: Any, name: str) -> None:
+    """Set what the plan decides."""
+    if section.setdefault(key, value) != value:
+        raise PlanError(
+            f'the DeepSpeed configuration has "{name}": {section[key]}, the plan needs {value}; remove the key'
+        )
+
+
+def _section(config: dict[str, Any], name: str) -> dict[str, Any]:
+    """The object under a key, made if there is none."""
+    found = config.setdefault(name, {})
+    if not isinstance(found, dict):
+        raise PlanError(f'the DeepSpeed configuration has "{name}": {found!r}, an object is needed')
+    return found

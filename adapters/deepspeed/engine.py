@@ -1,9 +1,9 @@
 """A DeepSpeed engine that runs a program's queue: ``train_batch(iterator)``, one optimizer step a call.
 
-The engine is DeepSpeed's own (optimizer, ZeRO, loss scaling, clipping, checkpoints); what is replaced is the loop around
-it. Every backward task becomes one ``engine.backward`` of a scalar: the loss on the stage that has it, elsewhere a
-surrogate whose gradient is the one that arrived. So ZeRO's hooks, the loss scale and the accumulation of gradients work
-as in any DeepSpeed training.
+The engine is DeepSpeed's own (optimizer, ZeRO, loss scaling, clipping, checkpoints); what is replaced is the loop
+around it. Every backward task becomes one ``engine.backward`` of a scalar: the loss on the stage that has it, elsewhere
+a surrogate whose gradient is the one that arrived. So ZeRO's hooks, the loss scale and the accumulation of gradients
+work as in any DeepSpeed training.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from deepspeed.runtime.base_optimizer import ZeROOptimizer
 from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.runtime.zero.config import ZeroStageEnum
 from torch import Tensor
 
-from deepspeed.runtime.base_optimizer import ZeROOptimizer
 from partita.adapters.torch.engine import global_norm
 from partita.adapters.torch.runtime import Batch, Runtime
 
@@ -52,7 +52,10 @@ class PlannedEngine(DeepSpeedEngine):
             self.pipeline_parallelism = self.zero_optimization_stage() == ZeroStageEnum.optimizer_states
 
     def train_batch(self, batches: Iterator[Batch]) -> float:
-        """One step: the plan's micro-batches of this copy from ``batches``; the loss of the global batch on every rank."""
+        """One step on the micro-batches of this copy, from ``batches``. The loss of the global batch, on every rank.
+
+        InputError, the same one on every rank, when a batch of any of them doesn't fit or no label counts.
+        """
         self.module.train()
         # Restored by load_checkpoint: random draws are keyed by it.
         self.runtime.steps = self.global_steps

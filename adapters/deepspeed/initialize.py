@@ -29,7 +29,7 @@ def initialize(
     plan: Plan,
     lowered: Lowered,
     *,
-    optimizer: Optimizer,
+    optimizer: Optimizer | None = None,
     config: Mapping[str, Any] | None = None,
     weights: Weights | None = None,
     seed: int = 0,
@@ -37,11 +37,18 @@ def initialize(
 ) -> PlannedEngine:
     """This rank's DeepSpeed engine for a lowered plan. Collective over all ranks.
 
-    ``optimizer`` makes a torch optimizer from this rank's parameters by the model's names (to group them by name).
-    ``config`` is the user's DeepSpeed configuration, completed by the plan's. PlanError where the two disagree, and for
-    what DeepSpeed can't run: every rank says so before any does work.
+    ``optimizer`` makes a torch optimizer from this rank's parameters by the model's names (to group them by name);
+    without, the configuration has an ``optimizer`` section. ``config`` is the user's DeepSpeed configuration, completed
+    by the plan's. PlanError where the two disagree, and for what DeepSpeed can't run: every rank says so before any
+    does work.
     """
     complete = deepspeed_config(plan, config)
+    if (optimizer is None) != ("optimizer" in complete):
+        raise PlanError(
+            "initialize was given an optimizer, and the DeepSpeed configuration has one too; remove one"
+            if optimizer
+            else 'there is no optimizer: give initialize one, or the DeepSpeed configuration an "optimizer" section'
+        )
     check(plan, lowered)
     if not torch.cuda.is_available():
         # A shared-memory extension that DeepSpeed would compile for CPUs; gloo does its work.
@@ -64,9 +71,11 @@ def initialize(
         # What DeepSpeed's norms go by: cut parameters count on every rank, copies of another stage's nowhere.
         parameter.tensor_model_parallel = prepared.stage.piece.parameters[name] is not None
         parameter.ds_pipe_replicated = name in prepared.stage.piece.copies
+    trained = prepared.stage.trained
     engine = PlannedEngine(
-        args=None, model=prepared.stage, optimizer=optimizer(prepared.stage.trained), mpu=mpu,
-        config=complete, config_class=DeepSpeedConfig(complete, mpu), dont_change_device=True,
+        args=None, model=prepared.stage, optimizer=optimizer(trained) if optimizer else None, mpu=mpu,
+        model_parameters=list(trained.values()), config=complete, config_class=DeepSpeedConfig(complete, mpu),
+        dont_change_device=True,
     )  # fmt: skip
     engine.attach(prepared.runtime)
     return engine
@@ -79,8 +88,14 @@ def check(plan: Plan, lowered: Lowered) -> None:
     if not supported.get(plan.precision, False):
         works = " and ".join(precision for precision, can in supported.items() if can)
         raise PlanError(
-            f"the plan computes in {plan.precision}, which DeepSpeed can't on this machine's "
-            f'"{accelerator.device_name()}" devices; {works} work'
+            f'the plan computes in {plan.precision}, DeepSpeed on this machine (device "{accelerator.device_name()}") '
+            f"in {works}"
+        )
+    zero = max(strategy.zero for stage in plan.stages for strategy in stage.strategies)
+    if zero > 1 and len(plan.stages) > 1:
+        raise PlanError(
+            f"the plan has ZeRO stage {zero} with {len(plan.stages)} pipeline stages; DeepSpeed divides gradients and "
+            "parameters (2 and 3) only without a pipeline: zero=1 and 0 work, or pp=1"
         )
     graph = lowered.captured.graph
     for piece, stage in zip(lowered.program.pieces, plan.stages, strict=True):

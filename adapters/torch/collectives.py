@@ -88,7 +88,7 @@ class _VocabularyCrossEntropy(Function):
 def vocabulary_cross_entropy(
     logits: Tensor, targets: Tensor, *, real: int, ignore_index: int, reduction: str, group: dist.ProcessGroup
 ) -> Tensor:
-    """Cross entropy over a cut vocabulary of ``real`` words: logits [m, local], targets [m] to a scalar, equal on all ranks."""
+    """Cross entropy over a cut vocabulary of ``real`` words: logits [m, local], targets [m]; a scalar, on all ranks."""
     ignored = targets == ignore_index
     losses = _VocabularyCrossEntropy.apply(logits, targets.masked_fill(ignored, 0), real, group)
     return reduce_losses(losses, ignored, reduction)

@@ -14,7 +14,7 @@ from partita.adapters.torch.stage import StageModule
 
 
 class TorchEngine:
-    """Adds up what the copies of a stage computed (their losses count each its share of the global batch), clips, steps."""
+    """Adds up what a stage's copies computed (each loss counts its share of the global batch), clips, steps."""
 
     def __init__(
         self, stage: StageModule, groups: Groups, optimizer: torch.optim.Optimizer, clip_norm: float | None = None

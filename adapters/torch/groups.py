@@ -14,8 +14,8 @@ class Groups:
     """This rank's groups; None where it would be alone.
 
     ``tensor`` shares the pieces of its stage, ``data`` holds the same parameters, ``model`` is one whole copy of the
-    model. ``values`` and ``gradients`` are two groups of all ranks, one for each direction of transfers: two streams, so
-    that a paired exchange can't block itself.
+    model. ``values`` and ``gradients`` are two groups of all ranks, one for each direction of transfers: two streams,
+    so that a paired exchange can't block itself.
     """
 
     rank: int

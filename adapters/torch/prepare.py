@@ -1,4 +1,4 @@
-"""From a plan and a plain model to what one rank runs: capture at the plan's micro-batch, lower, make and fill a stage."""
+"""From a plan and a plain model to what one rank runs: capture at the plan's micro-batch, lower, fill a stage."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A stage as an ``nn.Module``: its local parameters, and its piece's code over them.
 
-Each block is a submodule (ZeRO-3 gathers a block's parameters when it runs) that owns its parameters under their names in
-the model, with "/" for ".": ``dense_name`` gives those back. An adapter can realise ops by modules of its own (Megatron's
-layers): it then creates the parameters of those ops.
+Each block is a submodule (ZeRO-3 gathers a block's parameters when it runs) that owns its parameters under their names
+in the model, with "/" for ".": ``dense_name`` gives those back. An adapter can realise ops by modules of its own
+(Megatron's layers): it then creates the parameters of those ops.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Nodes may hold different numbers of devices. A device's id is its global rank: n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from partita.errors import ClusterError
@@ -18,6 +18,10 @@ class Device:
 
     ``matmul_efficiency`` is a curve: pairs (GFLOP of the op at least, fraction), largest first. ``op_seconds`` is the
     least time between two ops (the host issues them). ``framework_bytes`` is taken before any tensor exists.
+
+    ``on_host``: the device is a process of the machine itself, which issues an op and then carries it out, so the two
+    times add up. ``transcendental_seconds`` is what an element of exp, tanh and their like takes where arithmetic, not
+    memory, is what binds.
     """
 
     name: str
@@ -29,6 +33,8 @@ class Device:
     memory_efficiency: float = 1.0
     op_seconds: float = 0.0
     framework_bytes: int = 0
+    on_host: bool = False
+    transcendental_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -46,13 +52,17 @@ class Link:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Nodes (their device counts), the device that all of them hold, the link inside a node and the one between."""
+    """Nodes (their device counts), the device that all of them hold, the link inside a node and the one between.
+
+    ``cores`` are those that all devices share where devices are processes; None: every device computes by itself.
+    """
 
     name: str
     nodes: tuple[int, ...]
     device: Device
     intra_node: Link
     inter_node: Link
+    cores: int | None = None
 
     def __post_init__(self) -> None:
         if not self.nodes or any(count < 1 for count in self.nodes):
@@ -74,9 +84,20 @@ class Cluster:
         """The rank of each device inside its own node (not the rank modulo anything: nodes may differ)."""
         return tuple(local for count in self.nodes for local in range(count))
 
+    @property
+    def threads(self) -> int:
+        """Threads of each device: the cores are dealt out evenly; where they don't suffice, each process has one."""
+        return 1 if self.cores is None else max(1, self.cores // self.devices)
+
+    def slowdown(self, busy: float) -> float:
+        """How many times longer everything takes while ``busy`` devices (a mean over time) want a core at once."""
+        return 1.0 if self.cores is None else max(1.0, busy / self.cores)
+
     def link(self, crosses_nodes: bool) -> Link:
-        """The slowest tier of a group."""
-        return self.inter_node if crosses_nodes else self.intra_node
+        """The slowest tier of a group. Processes that wait for a core answer late and copy slowly."""
+        link = self.inter_node if crosses_nodes else self.intra_node
+        slow = self.slowdown(self.devices)
+        return Link(link.bytes_per_second / slow, link.latency_seconds * slow, link.efficiency)
 
     def resized(self, devices: int) -> Cluster:
         """The same kind of cluster with that many devices: one node grows; of several, none exceeds the largest."""
@@ -85,4 +106,4 @@ class Cluster:
         else:
             full, rest = divmod(devices, max(self.nodes))
             nodes = (max(self.nodes),) * full + ((rest,) if rest else ())
-        return Cluster(self.name, nodes, self.device, self.intra_node, self.inter_node)
+        return replace(self, nodes=nodes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Annotated
@@ -21,12 +22,16 @@ FORM = (
 
 
 class ClusterFile(Strict):
-    """A cluster file: the device counts of its nodes, a preset, and what differs from the preset."""
+    """A cluster file: the device counts of its nodes, a preset, and what differs from the preset.
+
+    ``cores`` are those that processes share; without it, those of the machine that plans.
+    """
 
     nodes: Annotated[list[Annotated[int, Field(gt=0)]], Field(min_length=1)]
     preset: str
     name: str | None = None
     memory_bytes: Annotated[int, Field(gt=0)] | None = None
+    cores: Annotated[int, Field(gt=0)] | None = None
     intra_node: LinkFile | None = None
     inter_node: LinkFile | None = None
 
@@ -57,7 +62,17 @@ def parse_cluster(text: str, devices: int | None = None) -> Cluster:
         raise ClusterError(f'"{text}" has {sum(nodes):,} devices; {LARGEST:,} at most')
     preset = load_preset(preset_name)
     name = "x".join((*(str(count) for count in shape), preset_name))
-    return Cluster(name, nodes, preset.device(), preset.intra_node.link(), preset.inter_node.link())
+    device, cores = preset.device(), None
+    if device.on_host:
+        cores = usable_cores()
+        # Another machine would plan otherwise: what was assumed is part of the name.
+        name += f" on {cores} core{'s' if cores > 1 else ''}"
+    return Cluster(name, nodes, device, preset.intra_node.link(), preset.inter_node.link(), cores)
+
+
+def usable_cores() -> int:
+    """Cores that this process may use: fewer than the machine has, under taskset or in a container."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _split(text: str) -> tuple[tuple[int, ...], str]:
@@ -87,5 +102,10 @@ def load_cluster(path: str | Path) -> Cluster:
     if file.memory_bytes is not None:
         figure = preset.memory_bytes.model_copy(update={"value": file.memory_bytes})
         preset = preset.model_copy(update={"memory_bytes": figure})
+    device, cores = preset.device(), file.cores
+    if device.on_host:
+        cores = cores or usable_cores()
+    elif cores is not None:
+        raise ClusterError(f"{path}: cores: {cores}: devices of preset \"{file.preset}\" don't share the host's cores")
     intra, inter = file.intra_node or preset.intra_node, file.inter_node or preset.inter_node
-    return Cluster(file.name or Path(path).stem, tuple(file.nodes), preset.device(), intra.link(), inter.link())
+    return Cluster(file.name or Path(path).stem, tuple(file.nodes), device, intra.link(), inter.link(), cores)

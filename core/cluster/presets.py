@@ -44,7 +44,10 @@ class LinkFile(Strict):
 
 
 class Preset(Strict):
-    """A device with the links that machines of this kind have."""
+    """A device with the links that machines of this kind have.
+
+    What only processes on the host have (``on_host``, ``transcendental_seconds``) may be left out.
+    """
 
     name: str
     memory_bytes: Figure[Bytes]
@@ -55,6 +58,8 @@ class Preset(Strict):
     memory_efficiency: Figure[Fraction]
     op_seconds: Figure[Annotated[float, Field(ge=0, allow_inf_nan=False)]]
     framework_bytes: Figure[Annotated[int, Field(ge=0)]]
+    on_host: Figure[bool] | None = None
+    transcendental_seconds: Figure[Annotated[float, Field(ge=0, allow_inf_nan=False)]] | None = None
     intra_node: LinkFile
     inter_node: LinkFile
 
@@ -69,6 +74,8 @@ class Preset(Strict):
             memory_efficiency=self.memory_efficiency.value,
             op_seconds=self.op_seconds.value,
             framework_bytes=self.framework_bytes.value,
+            on_host=self.on_host is not None and self.on_host.value,
+            transcendental_seconds=self.transcendental_seconds.value if self.transcendental_seconds else 0.0,
         )
 
 

@@ -1,6 +1,8 @@
 """The cost of one block on one device of a tensor-parallel group, ready to be scaled to any micro-batch.
 
-    forward  = max(ops · op_seconds, Σ_op max(flops / (peak · efficiency), bytes / (bandwidth · efficiency)))
+    issue    = ops · op_seconds
+    work     = Σ_op max(flops / (peak · efficiency), bytes / (bandwidth · efficiency), transcendentals · their seconds)
+    forward  = max(issue, work), on a device that is a process of the host issue + work / threads
     backward = 2 · forward (and 1 more with recomputation)
 
 plus the collectives that the cuts need: an all-reduce of each partial sum forward, of each entry's gradient backward.
@@ -18,7 +20,7 @@ import numpy as np
 from partita.cluster.model import Device, Link
 from partita.cost.collective import all_reduce_seconds
 from partita.cost.flops import executed_fraction, op_flops
-from partita.cost.kinds import ATTENTION, MATMULS, VIEWS
+from partita.cost.kinds import ATTENTION, MATMULS, TRANSCENDENTAL, VIEWS
 from partita.cost.saved import saved_tensors
 from partita.graph.cuts import CutClass
 from partita.graph.model import Graph, Op
@@ -28,7 +30,8 @@ from partita.graph.model import Graph, Op
 class BlockCost:
     """One block under tp, all sizes for the graph's samples and for one device.
 
-    ``flops``, ``activation_bytes``, ``weight_bytes`` and ``attention`` have one entry an op that is issued.
+    ``flops``, ``activation_bytes``, ``weight_bytes``, ``transcendental`` (elements of exp, tanh and their like) and
+    ``attention`` have one entry an op that is issued.
     ``saved_bytes`` are kept for the backward pass, ``temporary_bytes`` exist for the gradients of one op at a time.
     ``reductions`` and ``entries`` are the bytes of the tensors that are all-reduced forward and backward.
     """
@@ -37,6 +40,7 @@ class BlockCost:
     attention: np.ndarray
     activation_bytes: np.ndarray
     weight_bytes: np.ndarray
+    transcendental: np.ndarray
     saved_bytes: float
     temporary_bytes: float
     reductions: tuple[float, ...]
@@ -46,8 +50,11 @@ class BlockCost:
     cuts: tuple[str, ...]
     unknown: frozenset[str]
 
-    def compute_seconds(self, device: Device, peak: float, ratio: float) -> float:
-        """Forward seconds without collectives, for ``ratio`` times the graph's samples."""
+    def compute_seconds(self, device: Device, peak: float, ratio: float, threads: int = 1) -> float:
+        """Forward seconds without collectives, for ``ratio`` times the graph's samples.
+
+        ``threads`` work on one op of a device that is a process; one thread issues it.
+        """
         curve = sorted(device.matmul_efficiency)
         starts = np.array([start for start, _ in curve])
         fractions = np.array([fraction for _, fraction in curve])
@@ -56,7 +63,9 @@ class BlockCost:
         rate = peak * np.where(self.attention, device.attention_efficiency, fractions[place])
         moved = self.activation_bytes * ratio + self.weight_bytes
         seconds = np.maximum(flops / rate, moved / (device.memory_bytes_per_second * device.memory_efficiency))
-        return max(len(flops) * device.op_seconds, fsum(seconds.tolist()))
+        seconds = np.maximum(seconds, self.transcendental * ratio * device.transcendental_seconds)
+        issue, work = len(flops) * device.op_seconds, fsum(seconds.tolist())
+        return issue + work / threads if device.on_host else max(issue, work)
 
     def reduction_seconds(self, tp: int, link: Link, ratio: float) -> float:
         """Seconds of the forward pass's all-reduces."""
@@ -97,6 +106,7 @@ def block_cost(graph: Graph, block: str, classes: Sequence[CutClass], tp: int, i
         attention=np.array([op.kind in ATTENTION for op in issued], dtype=bool),
         activation_bytes=np.array([activations for activations, _ in traffic]),
         weight_bytes=np.array([weights for _, weights in traffic]),
+        transcendental=np.array([_transcendental(graph, op, split) for op in issued]),
         saved_bytes=fsum([*sorted(size(name) for name in saved.tensors), *saved.extra_bytes.values()]),
         temporary_bytes=max((_gradients(graph, op, size) for op in ops), default=0.0),
         reductions=tuple(size(name) for cut in classes for name in cut.reductions) if tp > 1 else (),
@@ -123,6 +133,12 @@ def _executed(graph: Graph, op: Op) -> float:
     if op.kind not in MATMULS and op.kind not in ATTENTION:
         return 0.0
     return op_flops(graph, op) * executed_fraction(op)
+
+
+def _transcendental(graph: Graph, op: Op, split: Callable[[str], float]) -> float:
+    """Elements on which a transcendental function is computed."""
+    name = op.inputs[0] if op.kind in TRANSCENDENTAL else None
+    return graph.tensor[name].elements * split(name) if name else 0.0
 
 
 def _traffic(graph: Graph, op: Op, size: Callable[[str], float]) -> tuple[float, float]:

@@ -11,4 +11,9 @@ VIEWS = frozenset({
     "squeeze", "t", "transpose", "unbind", "unsqueeze", "unflatten", "flatten", "view", "chunk",
 })  # fmt: skip
 ATTENTION = frozenset({"attention", "scaled_dot_product_attention"})
+# An element takes as long as many additions do.
+TRANSCENDENTAL = frozenset({
+    "cos", "cross_entropy", "erf", "exp", "gelu", "log", "log_softmax", "pow", "sigmoid", "silu", "sin", "softmax",
+    "_log_softmax", "_softmax", "tanh",
+})  # fmt: skip
 MATMULS = frozenset({"linear", "addmm", "baddbmm", "matmul", "mm", "bmm", "conv2d"})

@@ -69,7 +69,7 @@ def build(
 
 
 def strategy(classes: tuple[str, ...], candidate: Candidate) -> Strategy:
-    """A block's strategy: the batch cut as in every block, the classes that tp cuts, each once, along the tensor axis."""
+    """A block's strategy: the batch cut as in every block, the classes that tp cuts along the tensor axis."""
     tensor = tuple(Cut(name, ("tensor",)) for name in dict.fromkeys(classes))
     recompute: Literal["none", "full"] = "full" if candidate.recompute else "none"
     return Strategy((BATCH_CUT, *tensor), candidate.zero, recompute)  # type: ignore[arg-type]

@@ -89,21 +89,31 @@ class Numbers:
     def seconds(self, candidate: Candidate) -> BlockSeconds:
         """Seconds of every block for one micro-batch."""
         where = self.placement(candidate)
-        key = (candidate.tp, candidate.micro, candidate.recompute, where.tp_crosses) + (
+        key = (candidate.tp, candidate.micro, candidate.recompute, where.tp_crosses, self.slowdown(candidate)) + (
             (candidate.zero, candidate.dp, where.dp_crosses) if candidate.zero >= 2 else ()
         )
         if key not in self._seconds:
             self._seconds[key] = self._block_seconds(candidate, where)
         return self._seconds[key]
 
+    def slowdown(self, candidate: Candidate) -> float:
+        """How much longer computing takes because devices share cores; those that wait in the pipeline need none.
+
+        Of dp·tp·pp devices c/(c + pp − 1) compute at a time, so an even pipeline takes what the larger of its critical
+        path and of all work ÷ cores does.
+        """
+        c, devices = candidate.micro_batches, candidate.dp * candidate.tp * candidate.pp
+        return self.cluster.slowdown(devices * c / (c + candidate.pp - 1))
+
     def _block_seconds(self, candidate: Candidate, where: Placement) -> BlockSeconds:
         tp, ratio, link = candidate.tp, self.ratio(candidate), self.cluster.link(where.tp_crosses)
         kinds, costs = self.groups.kinds, self.costs(candidate.tp)
         if (tp, candidate.micro) not in self._compute:
             device = self.cluster.device
-            each = {kind: costs[kind].compute_seconds(device, self.peak, ratio) for kind in set(kinds)}
+            threads = self.cluster.threads
+            each = {kind: costs[kind].compute_seconds(device, self.peak, ratio, threads) for kind in set(kinds)}
             self._compute[tp, candidate.micro] = np.array([each[kind] for kind in kinds])
-        compute = self._compute[tp, candidate.micro]
+        compute = self._compute[tp, candidate.micro] * self.slowdown(candidate)
         reduce = {kind: costs[kind].reduction_seconds(tp, link, ratio) for kind in set(kinds)}
         entry = {kind: costs[kind].entry_seconds(tp, link, ratio) for kind in set(kinds)}
         down = np.array([reduce[kind] for kind in kinds])
@@ -198,7 +208,8 @@ class Numbers:
         state = state_bytes(self.problem.precision, self.problem.optimizer, 0, 1)
         shard = trained / dp if candidate.zero else trained
         moved = shard * (2 * state.optimizer + 2 * state.parameters + state.gradients)
-        return exchange + moved / (device.memory_bytes_per_second * device.memory_efficiency)
+        update = moved / (device.memory_bytes_per_second * device.memory_efficiency)
+        return exchange + update * self.cluster.slowdown(candidate.dp * candidate.tp * candidate.pp)
 
     def held(self, candidate: Candidate) -> np.ndarray:
         """[n]: bytes that each block keeps of a micro-batch until its backward; with recomputation its inputs alone."""

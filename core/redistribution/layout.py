@@ -1,7 +1,7 @@
 """A layout: how one tensor lies on a mesh, and which part of it each device holds.
 
-Written one entry a tensor dim, mesh axes joined by ``.`` major first, ``-`` for a dim that isn't sharded, axes of partial
-sums after ``+``: ``x.y,-`` or ``-,-+x``. An axis that isn't named holds replicas. A dim that an axis doesn't
+Written one entry a tensor dim, mesh axes joined by ``.`` major first, ``-`` for a dim that isn't sharded, axes of
+partial sums after ``+``: ``x.y,-`` or ``-,-+x``. An axis that isn't named holds replicas. A dim that an axis doesn't
 divide is cut as ``torch.chunk`` does it: pieces of ceil(n/k), the last ones short or empty; the next axis cuts those.
 """
 

@@ -1,7 +1,7 @@
 """A plan lowered onto devices: pieces, transfers, and every device's queue of tasks.
 
-A *piece* is the SPMD code of one stage, stored once however many devices and micro-batches run it. A *task* is one entry
-of a device's queue. What a runtime executes, a simulator times and a proof checks are these queues and nothing else.
+A *piece* is the SPMD code of one stage, stored once however many devices and micro-batches run it. A *task* is one
+entry of a device's queue. What a runtime executes, a simulator times, a proof checks are these queues and nothing else.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Kind = Literal["forward", "backward", "send", "receive", "reduce", "update"]
 
 @dataclass(frozen=True)
 class Shard:
-    """Which part of a parameter a tensor-parallel rank holds: ``dim``, of ``parts`` equal parts, each cut ``pieces`` ways.
+    """Which part of a parameter a tensor-parallel rank holds: ``dim`` has ``parts`` equal parts, each in ``pieces``.
 
     ``padded`` is the dim's size after padding (the vocabulary); it equals ``size`` where nothing is padded.
     """
@@ -98,7 +98,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Transfer:
-    """One tensor from one stage to another: a value or its gradient for one micro-batch, a shared parameter or its gradient."""
+    """One tensor from one stage to another: a micro-batch's value or gradient, a shared parameter or its gradient."""
 
     tensor: str
     what: Literal["value", "gradient", "parameter", "parameter_gradient"]

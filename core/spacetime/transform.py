@@ -149,8 +149,8 @@ def _parameter_shards(graph: Graph, stages: Sequence[StageCode]) -> list[dict[st
                     before = overall.setdefault(name, (block.name, shard))
                     if before[1] != shard:
                         raise PlanError(
-                            f'"{name}" is shared by the blocks "{before[0]}" and "{block.name}", which would lay it out as '
-                            f'"{_layout(graph, name, before[1])}" and "{_layout(graph, name, shard)}"; tp=1 works'
+                            f'"{name}" is shared by the blocks "{before[0]}" and "{block.name}", which lay it out '
+                            f'as "{_layout(graph, name, before[1])}" and "{_layout(graph, name, shard)}"; tp=1 works'
                         )
                     if shard:
                         found[name] = shard

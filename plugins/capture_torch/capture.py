@@ -22,6 +22,7 @@ from partita.errors import ModelError, nearest
 from partita.graph import Graph, Loss, Op, Tensor, check
 from partita.plugins.capture_torch.convert import IGNORED, arguments, kind_of, unchanged
 from partita.plugins.capture_torch.fold import fold
+from partita.plugins.capture_torch.generation import without_cache
 from partita.plugins.capture_torch.skeleton import Skeleton, build_skeleton
 
 Inputs = Mapping[str, Any] | Sequence[Any]
@@ -60,7 +61,8 @@ def _export(model: nn.Module, inputs: Inputs) -> ExportedProgram:
         args, kwargs = tuple(on_meta(value) for value in inputs), {}
     _require_arguments(model, args, kwargs)
     try:
-        program = torch.export.export(model, args, kwargs, strict=False)
+        with without_cache(model):
+            program = torch.export.export(model, args, kwargs, strict=False)
     except Exception as error:
         reason = str(error).strip().splitlines() or [""]
         hint = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -41,6 +42,7 @@ class Case:
 class Built:
     """One rank's part, ready to train; ``train_batch`` takes the micro-batches of a step and returns its loss."""
 
+    engine: Any
     stage: StageModule
     groups: Groups
     runtime: Runtime
@@ -57,9 +59,7 @@ def optimizer_of(case: Case, parameters: list[nn.Parameter]) -> torch.optim.Opti
 
 def torch_engine(case: Case, plan: Plan, lowered: Lowered, weights: Weights, seen: dict[str, Tensor]) -> Built:
     """The plain engine on this machine's CPU, with Megatron's layers where the plan's target has them."""
-    prepared = prepare(
-        lowered, weights=weights, device=torch.device("cpu"), realise=realiser(lowered, plan.target)
-    )
+    prepared = prepare(lowered, weights=weights, device=torch.device("cpu"), realise=realiser(lowered, plan.target))
     stage, trained = prepared.stage, prepared.stage.trained
     # A stage may be frozen as a whole; a torch optimizer must have something.
     optimizer = optimizer_of(case, list(trained.values()) or [nn.Parameter(torch.zeros(0))])
@@ -70,22 +70,19 @@ def torch_engine(case: Case, plan: Plan, lowered: Lowered, weights: Weights, see
     optimizer.register_step_pre_hook(look)
     engine = TorchEngine(stage, prepared.groups, optimizer, case.clip_norm)
     return Built(
-        stage, prepared.groups, prepared.runtime, lambda batches: prepared.runtime.step(batches, engine),
+        engine, stage, prepared.groups, prepared.runtime, lambda batches: prepared.runtime.step(batches, engine),
         lambda: _as_modelled(stage, {name: parameter.detach() for name, parameter in trained.items()}),
     )  # fmt: skip
 
 
 def deepspeed_engine(case: Case, plan: Plan, lowered: Lowered, weights: Weights, seen: dict[str, Tensor]) -> Built:
     """DeepSpeed's engine, as a user makes it."""
-    import deepspeed
-    from deepspeed.utils import groups, safe_get_full_fp32_param, safe_get_full_grad
+    from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_grad
 
     from partita.adapters.deepspeed.initialize import initialize
 
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
-    # It keeps the groups of a process's first run, which ended with an earlier test.
-    deepspeed.comm.comm.cdb = None
-    groups._release_process_group_references(group=None)
+    _forget_earlier_engines()
     engine = initialize(
         plan, lowered, optimizer=lambda parameters: optimizer_of(case, list(parameters.values())),
         config={"gradient_clipping": case.clip_norm or 0.0, **case.config}, weights=weights,
@@ -114,7 +111,23 @@ def deepspeed_engine(case: Case, plan: Plan, lowered: Lowered, weights: Weights,
         return _as_modelled(stage, found)
 
     engine._take_model_step = look
-    return Built(stage, engine.runtime.groups, engine.runtime, engine.train_batch, whole)
+    return Built(engine, stage, engine.runtime.groups, engine.runtime, engine.train_batch, whole)
+
+
+def _forget_earlier_engines() -> None:
+    """DeepSpeed counts on one process group a process, and on the same engines in all of its processes: here each test
+    has a group of its own, and the third rank is needed less often than the first.
+    """
+    from deepspeed import comm
+    from deepspeed.runtime.zero.parameter_offload import DeepSpeedZeRoOffload
+    from deepspeed.runtime.zero.partition_parameters import Init
+    from deepspeed.utils import groups
+
+    comm.comm.cdb = None
+    groups._release_process_group_references(group=None)
+    Init.param_id = 0
+    (modules,) = inspect.unwrap(DeepSpeedZeRoOffload._register_deepspeed_module).__defaults__
+    modules[0] = 0
 
 
 def _as_modelled(stage: StageModule, parts: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -1,6 +1,7 @@
 """Training inside a DeepSpeed engine against training on one device: the parity table's rows of the main job.
 
-DeepSpeed's engine computes in fp32, bf16 and fp16 only (it refuses float64 parameters), so these rows have no float64 twin.
+DeepSpeed's engine computes in fp32, bf16 and fp16 only (it refuses float64 parameters): these rows have no
+float64 twin.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ def test_training_is_that_of_one_device(pool: Pool, case: Case) -> None:
 # With ZeRO-1 DeepSpeed keeps gradients of bf16 parameters in fp32, without it in bf16.
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["gpt2", "llama"])
-@pytest.mark.parametrize("name", ["pp2", "pp2 zero1", "pp2 dp2 zero1", "dp2 zero0", "dp2 zero1", "dp2 zero2", "dp2 zero3", "pp2 tp2"])
+@pytest.mark.parametrize(
+    "name", ["pp2", "pp2 zero1", "pp2 dp2 zero1", "dp2 zero0", "dp2 zero1", "dp2 zero2", "dp2 zero3", "pp2 tp2"]
+)
 def test_bfloat16_is_near(pool: Pool, name: str, model: str) -> None:
     case = Case(model, LAYOUTS[name], dtype="bfloat16", engine="deepspeed", steps=1)
     assert_equal(case, pool.run(train, case.layout.devices, case, timeout=120))
@@ -72,10 +75,31 @@ def test_bfloat16_is_near(pool: Pool, name: str, model: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["gpt2", "llama"])
-@pytest.mark.parametrize("name", ["dp2 zero0", "dp2 zero1", "dp2 zero2", "dp2 zero3", "pp2", "pp2 zero1", "tp2", "pp2 tp2", "pp2 tp2 zero1", "dp2 tp2 zero1"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "dp2 zero0",
+        "dp2 zero1",
+        "dp2 zero2",
+        "dp2 zero3",
+        "pp2",
+        "pp2 zero1",
+        "tp2",
+        "pp2 tp2",
+        "pp2 tp2 zero1",
+        "dp2 tp2 zero1",
+    ],
+)
 def test_clipping_is_by_the_norm_of_the_whole_model(pool: Pool, model: str, name: str) -> None:
     """By SGD, whose next losses show by how much gradients were clipped; Adam's would not."""
-    case = Case(model, LAYOUTS[name], engine="deepspeed", clip_norm=0.25, optimizer="sgd", config={"zero_allow_untested_optimizer": True})
+    case = Case(
+        model,
+        LAYOUTS[name],
+        engine="deepspeed",
+        clip_norm=0.25,
+        optimizer="sgd",
+        config={"zero_allow_untested_optimizer": True},
+    )
     outcomes = pool.run(train, case.layout.devices, case, timeout=120)
     assert outcomes[0].dense_norm > 0.5
     assert_equal(case, outcomes)

@@ -24,7 +24,7 @@ from tests.runtime.engines import ENGINES, TARGETS, Case, optimizer_of
 from tests.runtime.models import MODELS, Batch
 from tests.runtime.programs import plan
 
-PRECISIONS = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", None: "fp32"}
+PRECISIONS = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16", None: "fp32"}
 
 
 @dataclass
@@ -61,14 +61,15 @@ class Part:
             case, by_hand, Lowered(captured, lower(captured.graph, by_hand)),
             StateDict(weights, captured.graph.aliases), self.seen,
         )  # fmt: skip
-        self.stage, self.groups, self.runtime = built.stage, built.groups, built.runtime
+        self.engine, self.stage = built.engine, built.stage
+        self.groups, self.runtime = built.groups, built.runtime
         self.train_batch, self.weights = built.train_batch, built.weights
         self.runtime.observe = observe
         self.program, self.place = self.runtime.program, self.runtime.place
 
     def step(self, batch: Batch) -> float:
         """One step on this copy's share of a global batch; the loss of the whole."""
-        return self.train_batch(self._micro_batches(batch))
+        return self.train_batch(self.micro_batches(batch))
 
     def _micro_batches(self, batch: Batch) -> Iterator[Batch]:
         samples, count = self.program.samples, self.program.micro_batches

@@ -1,0 +1,86 @@
+"""A plan as a DeepSpeed configuration, and with a pipeline the boundaries of its stages.
+
+The configuration is the one that the DeepSpeed adapter itself starts from. A JSON file can't say where a
+``PipelineModule`` is cut, so that stands in a file of its own, which the user's module reads.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Any
+
+from partita.adapters.deepspeed.config import deepspeed_config
+from partita.plan import Plan
+from partita.plugins.export.exported import Exported, Inexpressible
+from partita.plugins.export.uniform import Uniform, uniform
+
+NAME = "DeepSpeed"
+
+
+def export(plan: Plan) -> Exported:
+    """``deepspeed.json``, and ``stages.json`` where there are several stages."""
+    numbers, reasons = uniform(plan, NAME)
+    if numbers.pp > 1 and numbers.zero > 1:
+        reasons.append(
+            f"DeepSpeed's pipeline takes the ZeRO stages 0 and 1, not {numbers.zero}; plan with --fix zero=1 or --fix pp=1."
+        )
+    if numbers.pp > 1 and numbers.tp > 1:
+        reasons.append(
+            f"DeepSpeed's own pipeline cuts no layers, and the plan has tp={numbers.tp} in {numbers.pp} stages; "
+            "--to megatron can say both, or plan with --fix tp=1."
+        )
+    if numbers.recompute is None:
+        reasons.append("It recomputes some of its blocks only; DeepSpeed recomputes all or none.")
+    if reasons:
+        raise Inexpressible(NAME, reasons)
+    files: dict[str, Any] = {"deepspeed.json": configuration(plan, numbers)}
+    if numbers.pp > 1:
+        files["stages.json"] = boundaries(plan, numbers)
+    return Exported(NAME, files, len(plan.devices), tuple(_notes(plan, numbers)))
+
+
+def configuration(plan: Plan, numbers: Uniform, **more: Any) -> dict[str, Any]:
+    """The DeepSpeed configuration of a uniform plan, with further keys."""
+    # What the adapter sets for its own engine is put back to DeepSpeed's defaults: messages, and with ZeRO-3 a linear
+    # function that doesn't keep the gathered weights, without which memory is not what the plan counts.
+    user: dict[str, Any] = {**more, "steps_per_print": 10}
+    if numbers.zero == 3:
+        user["zero_optimization"] = {"memory_efficient_linear": True}
+    if numbers.tp > 1:
+        user["tensor_parallel"] = {"autotp_size": numbers.tp}
+    return deepspeed_config(plan, user)
+
+
+def boundaries(plan: Plan, numbers: Uniform) -> dict[str, Any]:
+    """What a ``PipelineModule`` is told: ``parts`` is its attribute of that name, stage s has blocks parts[s] to parts[s+1]."""
+    counts = [len(stage.blocks) for stage in plan.stages]
+    return {
+        "num_stages": numbers.pp,
+        "num_dp": numbers.dp,
+        "block_counts": counts,
+        "parts": [0, *accumulate(counts)],
+        "blocks": [list(stage.blocks) for stage in plan.stages],
+        "activation_checkpoint_interval": int(numbers.recompute == "full"),
+    }
+
+
+def _notes(plan: Plan, numbers: Uniform) -> list[str]:
+    found = [optimizer(plan)]
+    if numbers.pp > 1:
+        found.append("stages.json: give PipelineModule one layer a block, and its parts instead of a partition_method.")
+        found += [
+            f'"{shared.parameter}" is tied: the layers that use it must be TiedLayerSpec.'
+            for shared in plan.shared_parameters
+        ]
+    elif numbers.recompute == "full":
+        found.append("The model itself must recompute its blocks (gradient_checkpointing_enable() in transformers).")
+    if numbers.tp > 1:
+        found.append(
+            f"DeepSpeed cuts the layers by its own rules (AutoTP); each group of {numbers.tp} ranks must read the same samples."
+        )
+    return found
+
+
+def optimizer(plan: Plan) -> str:
+    """What the plan knows of the optimizer, and what it doesn't."""
+    return f"The plan counts with {plan.optimizer}; the optimizer, its learning rate and clipping are yours to add."

@@ -1,0 +1,99 @@
+"""What every framework here takes for granted: one mesh of stages alike, all ranks at work, 1F1B.
+
+A plan that is more than that runs in Partita's own runtime only; the reasons say which numbers stand in the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from partita.errors import listed
+from partita.plan import Plan, Stage
+from partita.schedules import GENERATORS, one_f_one_b
+
+PRECISIONS = ("fp32", "bf16", "fp16")
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """The numbers that all stages share. ``recompute`` is None where some blocks are computed again and others not."""
+
+    pp: int
+    dp: int
+    tp: int
+    micro_batch: int
+    micro_batches: int
+    zero: int
+    recompute: str | None
+
+
+def uniform(plan: Plan, framework: str) -> tuple[Uniform, list[str]]:
+    """The plan's numbers (those of the first stage), and a sentence for each way in which it is not uniform."""
+    first = plan.stages[0]
+    reasons = [
+        *_unlike_stages(plan, framework),
+        *_devices(plan, framework),
+        *_order(plan, framework),
+    ]
+    zeros = {strategy.zero for stage in plan.stages for strategy in stage.strategies}
+    if len(zeros) > 1:
+        reasons.append(f"Its blocks have the ZeRO stages {listed(sorted(zeros))}; {framework} has one for all.")
+    if plan.precision not in PRECISIONS:
+        reasons.append(f"{framework} does not train in {plan.precision}; {', '.join(PRECISIONS)} work.")
+    recomputes = {strategy.recompute for stage in plan.stages for strategy in stage.strategies}
+    shared = Uniform(
+        pp=len(plan.stages), dp=first.dp, tp=first.tp, micro_batch=first.samples // first.dp,
+        micro_batches=first.micro_batches, zero=max(zeros), recompute=recomputes.pop() if len(recomputes) == 1 else None,
+    )  # fmt: skip
+    return shared, reasons
+
+
+def _unlike_stages(plan: Plan, framework: str) -> list[str]:
+    choices: dict[str, Callable[[Stage], int]] = {
+        "dp": lambda stage: stage.dp,
+        "tp": lambda stage: stage.tp,
+        "micro_batches": lambda stage: stage.micro_batches,
+    }
+    found = []
+    for name, read in choices.items():
+        numbers = [read(stage) for stage in plan.stages]
+        if len(set(numbers)) > 1:
+            found.append(f"Its stages have {name} {listed(numbers)}; {framework} has one {name} for all.")
+    uneven = [stage for stage in plan.stages if stage.samples % stage.dp]
+    if uneven:
+        stage = uneven[0]
+        found.append(
+            f'Stage "{stage.name}" gives its {stage.dp} copies {stage.samples} samples a micro-batch, which is no whole '
+            f"number each; {framework} gives every copy as many."
+        )
+    return found
+
+
+def _devices(plan: Plan, framework: str) -> list[str]:
+    """Ranks are numbered pipeline stage first, then copy, then tensor piece; a plan numbers its devices so too."""
+    if plan.idle_devices:
+        used = len(plan.devices)
+        return [
+            f"It leaves {'device' if len(plan.idle_devices) == 1 else 'devices'} {listed(plan.idle_devices)} idle and "
+            f"{framework} puts every rank to work; plan for a cluster of {used} device{'s' if used > 1 else ''}."
+        ]
+    if plan.devices != tuple(range(len(plan.devices))):
+        place = next(rank for rank, device in enumerate(plan.devices) if rank != device)
+        return [
+            f"It puts rank {place} on device {plan.devices[place]}; {framework} puts each rank on the device of its "
+            "number."
+        ]
+    return []
+
+
+def _order(plan: Plan, framework: str) -> list[str]:
+    order = plan.order
+    if order.stages != len(plan.stages):
+        return [f"Its order is of {order.stages} stages and it has {len(plan.stages)}."]
+    # Schedules that come to the same order are the same, such as all of them with one micro-batch.
+    if GENERATORS[order.generator](order.stages, order.micro_batches) != one_f_one_b(order.stages, order.micro_batches):
+        return [
+            f'{framework} has no schedule "{order.generator}", it orders turns as 1f1b; plan with --fix schedule=1f1b.'
+        ]
+    return []
