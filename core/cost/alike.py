@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from partita.errors import PlanError, divisors, listed
+from partita.errors import PlanError
 from partita.graph.cuts import CutClass, block_cuts
 from partita.graph.model import Graph
 
@@ -81,15 +81,4 @@ def require_tp(graph: Graph, groups: Alike, tp: int) -> None:
             block = graph.blocks[kind].name
             if cut.pads and tp > cut.size:
                 raise PlanError(f'tp={tp} is more than {cut.name}={cut.size} (block "{block}"); 1 to {cut.size} work')
-            if not cut.pads and cut.size % tp:
-                raise PlanError(_refusal(tp, cut, block))
-
-
-def _refusal(tp: int, cut: CutClass, block: str) -> str:
-    what, size = next((what, size) for what, size in cut.limits if size % tp)
-    works = divisors(size)
-    near = sorted({max((d for d in works if d < tp), default=1), min((d for d in works if d > tp), default=size)})
-    return (
-        f'tp={tp} does not divide {what}={size} (block "{block}"); {listed(works)} do. '
-        f"The remainder is {size % tp}; nearest: {listed(near)}."
-    )
+            cut.require(tp, block)

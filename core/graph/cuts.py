@@ -53,8 +53,8 @@ class CutClass:
         works = divisors(self.size)
         near = dict.fromkeys([max(d for d in works if d < pieces), *[d for d in works if d > pieces][:1]])
         raise PlanError(
-            f'tp={pieces} does not divide {what}={size} (block "{block}"; remainder {size % pieces}); '
-            f"{listed(works)} do, the nearest: {listed(near)}."
+            f'tp={pieces} does not divide {what}={size} (block "{block}"); {listed(works)} do. '
+            f"The remainder is {size % pieces}; nearest: {listed(near)}."
         )
 
 
@@ -76,10 +76,10 @@ def block_cuts(graph: Graph, block: str) -> tuple[CutClass, ...]:
                 seen.update(members or ())
                 if not members or any(node in blocked or node[0] in outside for node in members):
                     continue
-                found = _class(graph, ops, signatures, members)
-                if found and not found.ops & busy:
-                    chosen.append(found)
-                    busy |= found.ops
+                cut = _class(graph, ops, signatures, members)
+                if cut and not cut.ops & busy:
+                    chosen.append(cut)
+                    busy |= cut.ops
     return tuple(chosen)
 
 
@@ -187,8 +187,11 @@ def _class(
         return None
     limits: dict[str, int] = {}
     width = 0
-    reductions, entries, cut_ops, kinds = [], [], set(), set()
-    label_names = set()
+    reductions: list[str] = []
+    entries: list[str] = []
+    cut_ops: set[str] = set()
+    kinds: set[str] = set()
+    label_names: set[str] = set()
     for op in ops:
         if op.name not in signatures or not any(name in dims for name in (*op.inputs, *op.outputs)):
             continue
@@ -212,7 +215,7 @@ def _class(
     for limit in limits.values():
         size = gcd(size, limit)
     name = next((word for word in ("heads", "vocabulary") if word in label_names), "hidden")
-    if all(limit % size or limit != size for limit in limits.values()) and any(limit != size for limit in limits.values()):
+    if limits and size not in limits.values():
         # What limits the cut further than query heads: the fewer heads of keys and values, seen through their views.
         limits["kv_heads"] = size
     if not limits:

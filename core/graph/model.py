@@ -27,8 +27,9 @@ Role = Literal["input", "parameter", "buffer", "value"]
 
 @dataclass(frozen=True)
 class Tensor:
-    """One tensor. ``role``: *input* (from the batch), *parameter*, *buffer* (constant of the model), *value* (an op's output).
+    """One tensor.
 
+    ``role``: *input* (from the batch), *parameter*, *buffer* (constant of the model), *value* (an op's output).
     ``gradient`` says whether a gradient flows through it: a trained parameter, or a value that depends on one.
     """
 
@@ -51,8 +52,9 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Op:
-    """One operator. ``kind`` selects its signature, cost and execution; ``module`` is the path of the module that called it.
+    """One operator.
 
+    ``kind`` selects its signature, cost and execution; ``module`` is the path of the module that called it.
     ``attributes`` holds what isn't a tensor, JSON values only. An op that can be executed has ``target`` (the
     operator's full name), ``args`` and ``kwargs``, in which ``{"tensor": i}`` stands for input ``i``.
     """

@@ -46,11 +46,15 @@ class Signature:
         """Whether cutting the label cuts each tensor that has it into contiguous pieces of whole major factors."""
         if label in self.fixed:
             return False
-        return all(dim.factors[0] == label for dims in (*self.inputs, *self.outputs) for dim in dims if label in dim.factors)
+        every = [dim for dims in (*self.inputs, *self.outputs) for dim in dims]
+        return all(dim.factors[0] == label for dim in every if label in dim.factors)
 
     def __str__(self) -> str:
+        def marked(name: str) -> str:
+            return name + "+" * (name in self.reduced) + "^" * (name in self.fixed)
+
         def mark(text: str) -> str:
-            return re.sub(r"[A-Za-z_]\w*", lambda m: m[0] + "+" * (m[0] in self.reduced) + "^" * (m[0] in self.fixed), text)
+            return re.sub(r"[A-Za-z_]\w*", lambda found: marked(found[0]), text)
 
         def side(tensors: Iterable[tuple[Dim, ...]]) -> str:
             return ", ".join(" ".join(mark(str(dim)) for dim in dims) or "()" for dims in tensors)

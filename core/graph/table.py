@@ -143,7 +143,9 @@ def attention4(op: Op, inputs: list[Shape], outputs: list[Shape]) -> Signature:
     if len(inputs) > 3:
         wanted = [*lead, "heads", "s", "t"][-len(inputs[3]) :]
         sizes = [*outputs[0][:-1], inputs[1][-2]][-len(inputs[3]) :]
-        mask = [name if have == want else f"one_{name}" for name, have, want in zip(wanted, inputs[3], sizes, strict=True)]
+        mask = [
+            name if have == want else f"one_{name}" for name, have, want in zip(wanted, inputs[3], sizes, strict=True)
+        ]
         fixed |= {name for name in mask if name.startswith("one_")}
         sides.append(_single(*mask))
     return Signature(tuple(sides), (_single(*lead, "heads", "s", "e"),), frozenset(), frozenset(fixed))
@@ -153,7 +155,7 @@ def attention(op: Op, inputs: list[Shape], outputs: list[Shape]) -> Signature:
     """Attention on [b, s, (heads d)] with ``heads`` and ``kv_heads`` in the attributes."""
     heads, kv_heads = op.attributes["heads"], op.attributes["kv_heads"]
     query, key = (Dim(("b",)), Dim(("s",)), Dim(("heads", "d"))), (Dim(("b",)), Dim(("t",)), Dim(("heads", "e")))
-    sides = [query, key, key]
+    sides: list[tuple[Dim, ...]] = [query, key, key]
     fixed = {"t", "d", "e"} | ({"s"} if op.attributes.get("causal") else set())
     if len(inputs) > 3:
         alone = inputs[3][0] != inputs[0][0]
@@ -294,8 +296,9 @@ def _rows(op: Op, inputs: list[Shape], outputs: list[Shape]) -> Signature | None
 
 
 _POINTWISE = """
-    add sub mul div neg pow sqrt rsqrt exp log abs tanh gelu relu silu sigmoid erf to contiguous clone alias dropout native_dropout scale
-    masked_fill where eq ne lt le gt ge __and__ __or__ bitwise_and bitwise_or bitwise_not logical_not clamp minimum maximum
+    add sub mul div neg pow sqrt rsqrt exp log abs tanh gelu relu silu sigmoid erf scale clamp minimum maximum
+    to contiguous clone alias dropout native_dropout masked_fill where
+    eq ne lt le gt ge __and__ __or__ bitwise_and bitwise_or bitwise_not logical_not
 """.split()
 
 RULES: dict[str, Rule] = {

@@ -75,7 +75,12 @@ def build(c: T5Settings, b: Builder) -> Graph:
 
 
 def _block(
-    c: T5Settings, b: Builder, x: Tensor, path: str, bias: Tensor | None, encoded: Tensor | None = None,
+    c: T5Settings,
+    b: Builder,
+    x: Tensor,
+    path: str,
+    bias: Tensor | None,
+    encoded: Tensor | None = None,
     cross: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """One block and the position biases that it used, which the first block of a stack makes for all."""

@@ -1,7 +1,7 @@
 """From a module and example inputs to a Graph.
 
-The module is exported on the meta device in training mode: no weights are needed, and none are kept. Shapes are those of
-the example inputs; another micro-batch or sequence length is exported again.
+The module is exported on the meta device in training mode: no weights are needed, and none are kept. Shapes are those
+of the example inputs; another micro-batch or sequence length is exported again.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def _require_arguments(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[
         hint = f' There is no "{strange[0]}".{nearest(strange[0], signature.parameters)}' if strange else ""
         given = f"{len(args)} by position" if args else ", ".join(kwargs) or "none"
         raise ModelError(
-            f"{type(model).__name__}.forward({', '.join(signature.parameters)}) can't be called with the example inputs "
-            f"({given}): {error}.{hint}"
+            f"{type(model).__name__}.forward({', '.join(signature.parameters)}) can't be called with the example "
+            f"inputs ({given}): {error}.{hint}"
         ) from None
 
 
@@ -237,7 +237,7 @@ def _needed(ops: list[Op], wanted: list[str]) -> set[str]:
 
 
 def _require_trained(model: nn.Module, ops: list[Op], ends: list[str], gradient: set[str]) -> None:
-    """ModelError unless a gradient comes to every trained parameter from the loss, or the outputs where there is none."""
+    """ModelError unless every trained parameter gets a gradient from the loss, or from the outputs if there is none."""
     parameters = dict(model.named_parameters())
     if not any(name in parameters for op in ops for name in op.inputs):
         raise ModelError(f"{type(model).__name__} returns nothing that depends on a parameter")

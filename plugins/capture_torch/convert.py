@@ -86,7 +86,7 @@ def decode(value: Any, tensors: list[torch.Tensor], device: torch.device) -> Any
 
 
 def arguments(node: Node) -> tuple[list[Node], dict[str, Any]]:
-    """The node's tensor inputs, in the order of its arguments, and its attributes (``target``, ``args``, ``kwargs``)."""
+    """The node's tensor inputs in the order of its arguments, and its attributes: ``target``, ``args``, ``kwargs``."""
     inputs: list[Node] = []
     args = encode(list(node.args), inputs)
     kwargs = {

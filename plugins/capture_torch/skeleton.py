@@ -1,7 +1,8 @@
 """A model whose parameters have shapes and no storage: what a rank builds instead of the whole model.
 
 Parameters go to the meta device the moment they are registered, so that never more than one of them is allocated.
-Buffers (rotary frequencies, position ids) keep their values: they are small and no initialisation rule can recover them.
+Buffers (rotary frequencies, position ids) keep their values: they are small and no initialisation rule can recover
+them.
 """
 
 from __future__ import annotations

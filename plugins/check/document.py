@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from partita.plugins.check.finding import Place
@@ -19,14 +19,14 @@ NAMES: Mapping[Kind, str] = {
 @dataclass(frozen=True)
 class Document:
     """``values`` of a Megatron argument list are texts by flag, None for a switch. ``prefix`` is where an object that
-    stands inside another file begins; ``lines`` are those of the whole file."""
+    stands inside another file begins; ``lines`` are those of the whole file. ``remarks``: what the reader could not make out, as (path, sentence)."""
 
     file: str
     kind: Kind
     values: Mapping[str, Any]
     lines: Mapping[tuple[str | int, ...], int]
     prefix: tuple[str, ...] = ()
-    unread: tuple[str, ...] = field(default=())
+    remarks: tuple[tuple[str, str], ...] = ()
 
     def get(self, path: str) -> Any:
         """The value at a dotted path, None where it isn't written."""

@@ -22,7 +22,8 @@ def export(plan: Plan) -> Exported:
     numbers, reasons = uniform(plan, NAME)
     if numbers.pp > 1 and numbers.zero > 1:
         reasons.append(
-            f"DeepSpeed's pipeline takes the ZeRO stages 0 and 1, not {numbers.zero}; plan with --fix zero=1 or --fix pp=1."
+            f"DeepSpeed's pipeline takes the ZeRO stages 0 and 1, not {numbers.zero}; plan with --fix zero=1 or with "
+            "--fix pp=1."
         )
     if numbers.pp > 1 and numbers.tp > 1:
         reasons.append(
@@ -52,7 +53,7 @@ def configuration(plan: Plan, numbers: Uniform, **more: Any) -> dict[str, Any]:
 
 
 def boundaries(plan: Plan, numbers: Uniform) -> dict[str, Any]:
-    """What a ``PipelineModule`` is told: ``parts`` is its attribute of that name, stage s has blocks parts[s] to parts[s+1]."""
+    """What a ``PipelineModule`` is told. ``parts`` is its attribute of that name: stage s begins at block parts[s]."""
     counts = [len(stage.blocks) for stage in plan.stages]
     return {
         "num_stages": numbers.pp,
@@ -76,7 +77,8 @@ def _notes(plan: Plan, numbers: Uniform) -> list[str]:
         found.append("The model itself must recompute its blocks (gradient_checkpointing_enable() in transformers).")
     if numbers.tp > 1:
         found.append(
-            f"DeepSpeed cuts the layers by its own rules (AutoTP); each group of {numbers.tp} ranks must read the same samples."
+            f"DeepSpeed cuts the layers by its own rules (AutoTP); each group of {numbers.tp} ranks must read the same "
+            "samples."
         )
     return found
 

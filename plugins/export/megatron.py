@@ -1,8 +1,8 @@
 """A plan as command line arguments of Megatron-LM's training scripts.
 
-Only what the plan decides: the sizes of the model are the user's. Megatron counts transformer layers alone; its embedding
-is on the first stage and its head on the last, wherever the layers are cut. A split is written in the first of three
-ways that can say it: nothing (all stages have as many), the layers of the first and the last stage, the whole layout.
+Only what the plan decides: the sizes of the model are the user's. Megatron counts transformer layers alone; its
+embedding is on the first stage and its head on the last, wherever the layers are cut. A split is written in the first
+of three ways that can say it: not at all (equal stages), the layers of the first and the last stage, the whole layout.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ def export(plan: Plan) -> Exported:
     reasons += unlike
     if numbers.zero > 1:
         reasons.append(
-            f"Megatron's distributed optimizer divides what ZeRO-1 does, not ZeRO-{numbers.zero}; plan with --fix zero=1."
+            f"Megatron's distributed optimizer divides what ZeRO-1 does, not ZeRO-{numbers.zero}; plan with "
+            "--fix zero=1."
         )
     if plan.seq is None:
         reasons.append("Its samples have no tokens, and Megatron's training scripts want a --seq-length.")
@@ -63,7 +64,7 @@ def split(counts: tuple[int, ...]) -> list[str]:
 
 
 def _recompute(found: Layers) -> tuple[list[str], list[str]]:
-    """The options, or the reason why there are none: Megatron recomputes all layers, none, or the first n of each stage."""
+    """The options, or the reason why there are none."""
     again = [[strategy.recompute == "full" for strategy in stage] for stage in found.strategies]
     every = [flag for stage in again for flag in stage]
     if not any(every):
@@ -75,8 +76,8 @@ def _recompute(found: Layers) -> tuple[list[str], list[str]]:
     if len(set(counts)) == 1 and all(stage == sorted(stage, reverse=True) for stage in again):
         return [*options, "block", "--recompute-num-layers", str(counts[0])], []
     return [], [
-        f"Its stages recompute {listed(counts)} of {listed(found.counts)} layers; Megatron recomputes all, none, or the "
-        "first of every stage, as many in each."
+        f"Its stages recompute {listed(counts)} of {listed(found.counts)} layers; Megatron recomputes all, none, or "
+        "the first of each stage, as many on every one."
     ]
 
 

@@ -22,9 +22,11 @@ def export(plan: Plan) -> Exported:
     arguments: dict[str, Any] = {
         "per_device_train_batch_size": numbers.micro_batch,
         "gradient_accumulation_steps": numbers.micro_batches,
-        "gradient_checkpointing": numbers.recompute == "full",
         "optim": OPTIMIZERS[plan.optimizer],
     }
+    if numbers.recompute == "full":
+        # Its newer name, activation_checkpointing, is not in all versions that Partita works with.
+        arguments["gradient_checkpointing"] = True
     if plan.precision in ("bf16", "fp16"):
         arguments[plan.precision] = True
     # The Trainer clips by max_grad_norm, and through DeepSpeed only if its configuration asks for the value.

@@ -41,10 +41,10 @@ def uniform(plan: Plan, framework: str) -> tuple[Uniform, list[str]]:
         reasons.append(f"Its blocks have the ZeRO stages {listed(sorted(zeros))}; {framework} has one for all.")
     if plan.precision not in PRECISIONS:
         reasons.append(f"{framework} does not train in {plan.precision}; {', '.join(PRECISIONS)} work.")
-    recomputes = {strategy.recompute for stage in plan.stages for strategy in stage.strategies}
+    recomputes = sorted({strategy.recompute for stage in plan.stages for strategy in stage.strategies})
     shared = Uniform(
         pp=len(plan.stages), dp=first.dp, tp=first.tp, micro_batch=first.samples // first.dp,
-        micro_batches=first.micro_batches, zero=max(zeros), recompute=recomputes.pop() if len(recomputes) == 1 else None,
+        micro_batches=first.micro_batches, zero=max(zeros), recompute=recomputes[0] if len(recomputes) == 1 else None,
     )  # fmt: skip
     return shared, reasons
 
@@ -64,8 +64,8 @@ def _unlike_stages(plan: Plan, framework: str) -> list[str]:
     if uneven:
         stage = uneven[0]
         found.append(
-            f'Stage "{stage.name}" gives its {stage.dp} copies {stage.samples} samples a micro-batch, which is no whole '
-            f"number each; {framework} gives every copy as many."
+            f'Stage "{stage.name}" gives its {stage.dp} copies {stage.samples} samples a micro-batch, which is no '
+            f"whole number each; {framework} gives every copy as many."
         )
     return found
 

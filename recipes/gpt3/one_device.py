@@ -15,7 +15,8 @@ from partita.adapters.torch.weights import Initialised
 from partita.files import write_text
 from partita.plugins.capture_torch import build_skeleton
 from partita.recipes.gpt3.model import factory
-from partita.recipes.gpt3.text import Samples, load_text
+from partita.recipes.gpt3.samples import Samples
+from partita.recipes.gpt3.text import load_text
 
 
 def losses_on_one_device(
@@ -30,7 +31,7 @@ def losses_on_one_device(
             parameter.copy_(weights.dense(name))
     dense.train()
     optimizer = torch.optim.Adam(dense.parameters(), lr=learning_rate)
-    samples = Samples(load_text(text), seq, seed)
+    samples = Samples(load_text(text, seq), seq, seed)
     losses = []
     for step in range(steps):
         batch = samples.batch(step, global_batch)

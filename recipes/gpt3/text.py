@@ -1,49 +1,27 @@
-"""Byte-level tokens of a real text: a file of the user's, or the language reference that comes with every Python."""
+"""A real text to learn from: a file of the user's, or the language reference that comes with every Python."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-
-import torch
-from torch import Tensor
 
 from partita.errors import InputError
 
 
-def load_text(path: str | None) -> bytes:
-    """The text as bytes. InputError when the file can't be read."""
+def load_text(path: str | Path | None, seq: int) -> bytes:
+    """The text as bytes, each of which is a token. InputError when it can't be read or has no sample of ``seq`` tokens."""
     if path is None:
         from pydoc_data.topics import topics
 
         return "\n".join(topics[name] for name in sorted(topics)).encode()
     try:
-        return Path(path).read_bytes()
+        text = Path(path).read_bytes()
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
     except OSError as error:
         raise InputError(f"{path}: can't be read: {error.strerror}") from None
-
-
-class Samples:
-    """Random windows of ``seq`` tokens, drawn by (seed, step): every rank and every way of cutting sees the same ones."""
-
-    def __init__(self, text: bytes, seq: int, seed: int):
-        if len(text) <= seq:
-            raise InputError(f"the text has {len(text)} bytes; a sample takes {seq} tokens, so more are needed")
-        self.tokens = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-        self.seq = seq
-        self.seed = seed
-
-    def batch(self, step: int, count: int) -> Tensor:
-        """The global batch of a step: int64 [count, seq]."""
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
-        starts = torch.randint(0, len(self.tokens) - self.seq, (count,), generator=generator)
-        return torch.stack([self.tokens[start : start + self.seq] for start in starts.tolist()]).long()
-
-    def micro_batches(
-        self, step: int, *, copy: int, copies: int, samples: int, count: int
-    ) -> Iterator[dict[str, Tensor]]:
-        """What data-parallel copy ``copy`` of ``copies`` trains on: ``count`` micro-batches of ``samples`` samples."""
-        batch = self.batch(step, copies * samples * count)
-        mine = batch[copy * samples * count :][: samples * count]
-        for part in mine.split(samples):
-            yield {"input_ids": part, "labels": part.clone()}
+    if len(text) <= seq:
+        raise InputError(
+            f"{path}: the text has {len(text)} bytes; a sample takes {seq} tokens of a byte each, so at least "
+            f"{seq + 1} are needed (or a smaller --seq)"
+        )
+    return text

@@ -2,8 +2,8 @@
 
     torchrun --nproc_per_node 4 -m partita.recipes.gpt3.train gpt3-tiny --plan plan.json
 
-Read it as an example: everything that Partita needs is the four lines that make ``lowered`` and ``engine``. The model is
-the plain one, the optimizer is torch's, and ``train_batch`` is DeepSpeed's way to train.
+Read it as an example. The model is the plain one and the optimizer is torch's; ``lower_model`` and what ``trainer``
+does for the plan's target are all that Partita needs.
 """
 
 from __future__ import annotations
@@ -13,17 +13,22 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, nn
 
 from partita.adapters.deepspeed.initialize import initialize
-from partita.adapters.torch.prepare import lower_model
+from partita.adapters.torch.engine import TorchEngine
+from partita.adapters.torch.prepare import Lowered, lower_model, prepare, realiser
 from partita.errors import PartitaError
 from partita.files import write_text
-from partita.plan import load_plan
+from partita.plan import Plan, load_plan
 from partita.recipes.gpt3.model import example, factory
-from partita.recipes.gpt3.text import Samples, load_text
+from partita.recipes.gpt3.samples import Samples
+from partita.recipes.gpt3.text import load_text
 
 
 def arguments() -> argparse.Namespace:
@@ -39,6 +44,29 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+class Trainer(NamedTuple):
+    """One step on this copy's micro-batches, which returns the loss of the global batch; and DeepSpeed's checkpoint."""
+
+    step: Callable[[Iterator[dict[str, Tensor]]], float]
+    save: Callable[[str], object] | None
+
+
+def trainer(plan: Plan, lowered: Lowered, options: argparse.Namespace, device: torch.device) -> Trainer:
+    """What trains a plan of this target: DeepSpeed's engine, or torch's optimizer."""
+
+    def adam(parameters: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.Adam(parameters.values(), lr=options.learning_rate)
+
+    if plan.target == "deepspeed":
+        engine = initialize(
+            plan, lowered, optimizer=adam, config={"gradient_clipping": 0.0}, seed=options.seed, device=device
+        )
+        return Trainer(engine.train_batch, engine.save_checkpoint)
+    prepared = prepare(lowered, seed=options.seed, device=device, realise=realiser(lowered, plan.target))
+    plain = TorchEngine(prepared.stage, prepared.groups, adam(prepared.stage.trained))
+    return Trainer(lambda batches: prepared.runtime.step(batches, plain), None)
+
+
 def train(options: argparse.Namespace) -> None:
     plan = load_plan(options.plan)
     if plan.seq is None:
@@ -50,13 +78,10 @@ def train(options: argparse.Namespace) -> None:
     else:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ["WORLD_SIZE"])))
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    text = load_text(options.text)
+    text = load_text(options.text, plan.seq)
 
     lowered = lower_model(plan, factory(options.model), example(plan.seq))
-    engine = initialize(
-        plan, lowered, seed=options.seed, device=device, config={"gradient_clipping": 0.0},
-        optimizer=lambda parameters: torch.optim.Adam(parameters.values(), lr=options.learning_rate),
-    )  # fmt: skip
+    trained = trainer(plan, lowered, options, device)
 
     samples = Samples(text, plan.seq, options.seed)
     place, stage = lowered.program.places[dist.get_rank()], plan.stages[0]
@@ -66,7 +91,7 @@ def train(options: argparse.Namespace) -> None:
         batches = samples.micro_batches(
             step, copy=place.data, copies=stage.dp, samples=stage.samples // stage.dp, count=stage.micro_batches
         )
-        losses.append(engine.train_batch(batches))
+        losses.append(trained.step(batches))
         seconds = time.perf_counter() - start
         if dist.get_rank() == 0:
             print(
@@ -74,8 +99,8 @@ def train(options: argparse.Namespace) -> None:
                 f"step {seconds:.3f} s (predicted {predicted:.3f} s)",
                 flush=True,
             )
-    if options.checkpoint:
-        engine.save_checkpoint(options.checkpoint)
+    if options.checkpoint and trained.save:
+        trained.save(options.checkpoint)
     if options.losses and dist.get_rank() == 0:
         write_text(options.losses, json.dumps(losses))
     # Leaving while a peer still sends would make it report a lost connection.

@@ -198,12 +198,14 @@ print(sum(p.numel() * 4 for p in model.parameters()), resident("VmHWM") - before
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peak memory is read as Linux counts it")
 def test_a_skeleton_never_holds_more_than_one_parameter() -> None:
     largest = 4 * 3000 * 3000
     grown = {}
     for what in ("skeleton", "model"):
-        done = subprocess.run([sys.executable, "-c", BIG, what], capture_output=True, text=True, check=True, timeout=120)
+        command = [sys.executable, "-c", BIG, what]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
         size, grown[what] = map(int, done.stdout.split())
         assert size == 12 * largest > 400e6
     assert grown["skeleton"] < 2 * largest

@@ -1,7 +1,7 @@
-"""A configuration and the exported model must plan alike: blocks, parameters, FLOPs, cuts and what crosses between them.
+"""A configuration and the exported model must plan alike: blocks, parameters, FLOPs, cuts, bytes between blocks.
 
-Only the parameters' order inside a block may differ (an exported ``addmm`` reads the bias before the weight), and names of
-values, which the two can't share.
+Only the parameters' order inside a block may differ (an exported ``addmm`` reads the bias before the weight), and
+names of values, which the two can't share.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from partita.graph.model import ITEM_BYTES
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-import torch  # noqa: E402
+import torch
 
-from partita.plugins.capture_torch import capture_module  # noqa: E402
-from tests.capture.models import NAMES, SAMPLES, SEQ, build, exported, from_config  # noqa: E402
+from partita.plugins.capture_torch import capture_module
+from tests.capture.models import NAMES, SAMPLES, SEQ, build, exported, from_config
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -49,7 +49,7 @@ def test_inputs_and_loss_are_the_same(name: str) -> None:
     assert [config.tensor[key] for key in config.inputs] == [export.tensor[key] for key in config.inputs]
     assert (config.samples, config.seq) == (export.samples, export.seq)
     losses = config.loss, export.loss
-    assert losses[0] and losses[1]
+    assert None not in losses
     assert (losses[0].weighting, losses[0].ignore_index) == (losses[1].weighting, losses[1].ignore_index)
     for graph in (config, export):
         # What is counted is what the op reads: in causal models the labels are shifted, one target less a sample.
@@ -89,9 +89,7 @@ def described(graph: Graph, cut: CutClass) -> tuple[object, ...]:
 def test_cuts_of_each_block_are_the_same(name: str) -> None:
     config, export = from_config(name), exported(name)
     for block in config.blocks:
-        ours, theirs = (
-            [described(graph, cut) for cut in block_cuts(graph, block.name)] for graph in (config, export)
-        )
+        ours, theirs = ([described(graph, cut) for cut in block_cuts(graph, block.name)] for graph in (config, export))
         assert ours == theirs, block.name
         assert unknown_kinds(config, block.name) == unknown_kinds(export, block.name) == {}
 

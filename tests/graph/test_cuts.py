@@ -38,7 +38,7 @@ def graph_of(values: dict) -> Graph:
 
 @dataclass(frozen=True)
 class Pattern:
-    """What one layer must show: parameters and (dim, parts) for the heads and for the MLP, by their path in the layer."""
+    """What one layer must show: parameters, by their path in it, with (dim, parts), for the heads and for the MLP."""
 
     values: dict
     layer: str
@@ -153,8 +153,8 @@ def test_c10_heads_that_tp_does_not_divide(heads: int, tp: int, remainder: int, 
     with pytest.raises(PlanError) as error:
         found.require(tp, "transformer.h.0")
     assert str(error.value) == (
-        f'tp={tp} does not divide heads={heads} (block "transformer.h.0"; remainder {remainder}); '
-        f"{works} do, the nearest: {near}."
+        f'tp={tp} does not divide heads={heads} (block "transformer.h.0"); {works} do. '
+        f"The remainder is {remainder}; nearest: {near}."
     )
     for size in range(1, heads + 1):
         if heads % size == 0:
@@ -164,10 +164,10 @@ def test_c10_heads_that_tp_does_not_divide(heads: int, tp: int, remainder: int, 
 @pytest.mark.parametrize(
     ("tp", "words"),
     [
-        (3, ["tp=3", "kv_heads=4", "remainder 1", "1, 2 and 4 do", "nearest: 2 and 4"]),
+        (3, ["tp=3", "kv_heads=4", "remainder is 1", "1, 2 and 4 do", "nearest: 2 and 4"]),
         # 12 query heads divide by 6; what works must divide the 4 of keys and values as well.
-        (6, ["tp=6", "kv_heads=4", "remainder 4", "1, 2 and 4 do", "nearest: 4."]),
-        (5, ["tp=5", "heads=12", "remainder 2", "1, 2 and 4 do"]),
+        (6, ["tp=6", "kv_heads=4", "remainder is 4", "1, 2 and 4 do", "nearest: 4."]),
+        (5, ["tp=5", "heads=12", "remainder is 2", "1, 2 and 4 do"]),
     ],
 )
 def test_grouped_query_heads_name_what_binds(tp: int, words: list[str]) -> None:
@@ -180,7 +180,7 @@ def test_grouped_query_heads_name_what_binds(tp: int, words: list[str]) -> None:
 
 def test_an_mlp_names_its_width() -> None:
     _, hidden = block_cuts(graph_of(LLAMA), "model.layers.0")
-    with pytest.raises(PlanError, match=r'tp=3 does not divide width=80 \(block "b"; remainder 2\); 1, 2, 4, 5, 8'):
+    with pytest.raises(PlanError, match=r'tp=3 does not divide width=80 \(block "b"\); 1, 2, 4, 5, 8'):
         hidden.require(3, "b")
 
 

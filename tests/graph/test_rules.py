@@ -19,17 +19,17 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-import torch  # noqa: E402
-from torch.nn import functional as F  # noqa: E402
+import torch
+from torch.nn import functional as F
 
-from partita.graph import Block, Graph, Op, Tensor  # noqa: E402
-from partita.graph.signature import Dim, Signature  # noqa: E402
-from partita.graph.table import RULES, signature  # noqa: E402
-from partita.plugins.capture_torch.convert import decode  # noqa: E402
-from tests.capture.models import ONE_OF_EACH, exported  # noqa: E402
+from partita.graph import Block, Graph, Op, Tensor
+from partita.graph.signature import Dim, Signature
+from partita.graph.table import RULES, signature
+from partita.plugins.capture_torch.convert import decode
+from tests.capture.models import ONE_OF_EACH, exported
 
 CPU = torch.device("cpu")
-MANY = 16  # pieces; what is true of 16 is true of more
+MANY = 16  # as many pieces at most; what is true of them is true of more
 # The input of each kind that is added to the result: on one piece alone where the result is a sum over pieces.
 ADDED = {"linear": 2, "addmm": 0, "conv2d": 2}
 TRAINING = {"dropout": 2, "native_dropout": 2}  # where the argument stands that makes these random
@@ -53,7 +53,12 @@ class Case:
 
 
 def case(
-    kind: str, target: str, *shapes: tuple[int, ...], args: tuple[Any, ...] = (), dtype: str = "float32", **attributes: Any
+    kind: str,
+    target: str,
+    *shapes: tuple[int, ...],
+    args: tuple[Any, ...] = (),
+    dtype: str = "float32",
+    **attributes: Any,
 ) -> Case:
     """A case of tensors with these shapes as the first arguments; the outputs' shapes are those that come out."""
     names = tuple(f"i{index}" for index in range(len(shapes)))
@@ -235,8 +240,8 @@ def prove(made: Case) -> list[str]:
         if not found.cuttable(label) or found.sizes[label] < 2:
             continue
         size = found.sizes[label]
-        least = next(k for k in range(2, size + 1) if size % k == 0)
-        for pieces in {least, min(size, MANY) if size % min(size, MANY) == 0 else least}:
+        counts = [count for count in range(2, max(size, MANY) + 1) if size % count == 0]
+        for pieces in {counts[0], max((count for count in counts if count <= MANY), default=counts[0])}:
             local = [list(each) for each in zip(
                 *(cut(v, d, label, pieces) for v, d in zip(values, found.inputs, strict=True)), strict=True
             )]  # fmt: skip

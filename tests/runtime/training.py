@@ -71,7 +71,7 @@ class Part:
         """One step on this copy's share of a global batch; the loss of the whole."""
         return self.train_batch(self.micro_batches(batch))
 
-    def _micro_batches(self, batch: Batch) -> Iterator[Batch]:
+    def micro_batches(self, batch: Batch) -> Iterator[Batch]:
         samples, count = self.program.samples, self.program.micro_batches
         for index in range(self.place.data * count, (self.place.data + 1) * count):
             yield {name: value[index * samples : (index + 1) * samples] for name, value in batch.items()}

@@ -1,0 +1,48 @@
+"""Memory of the heaviest device against what it has, item by item."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from partita.planner.numbers import Numbers
+from partita.planner.words import gib
+from partita.plugins.check.finding import Finding, problem, warning
+from partita.plugins.check.price import Priced, smaller
+from partita.plugins.check.settings import Settings
+
+# Above this share of the device's memory fragmentation and what no model counts may be too much.
+CLOSE = 0.95
+# So many changes are named.
+SHOWN = 4
+
+
+def memory_findings(settings: Settings, numbers: Numbers, priced: Priced) -> Iterator[Finding]:
+    """A problem where the heaviest device holds more than it has, a warning where it is close."""
+    limit = numbers.problem.memory_limit
+    memory = priced.memory[priced.heaviest]
+    place = settings.place("micro")
+    text = f"{span(numbers, priced)} {gib(memory.total)} of {gib(limit)} a device ({numbers.cluster.device.name}): {items(priced)}"
+    if memory.total > limit:
+        tried = list(smaller(settings, numbers, priced))
+        works = [f"{words}: {gib(size)}" for words, size in tried if size <= limit]
+        least = min((size for _, size in tried), default=memory.total)
+        hint = "" if works else f". The least of what was tried is {gib(least)}: more devices, tp or pp are needed"
+        yield problem(place, f"does not fit: {text}{hint}", *works[:SHOWN])
+    elif memory.total > CLOSE * limit:
+        yield warning(place, f"close to the limit: {text}")
+
+
+def items(priced: Priced) -> str:
+    """The items of the heaviest stage, largest first."""
+    found = priced.memory[priced.heaviest].items()
+    ordered = sorted(((size, name) for name, size in found.items() if size), reverse=True)
+    return ", ".join(f"{name} {gib(size)}" for size, name in ordered)
+
+
+def span(numbers: Numbers, priced: Priced) -> str:
+    """The heaviest stage and its blocks, for a sentence."""
+    if priced.candidate.pp == 1:
+        return "each device needs"
+    stage = priced.heaviest
+    blocks = numbers.problem.graph.blocks[priced.bounds[stage] : priced.bounds[stage + 1]]
+    return f'stage {stage} ("{blocks[0].name}" to "{blocks[-1].name}") needs'

@@ -1,0 +1,141 @@
+"""The user's own arrangement through the cost model: memory of every stage, time of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import inf
+
+from partita.cost.alike import require_tp
+from partita.errors import PlanError
+from partita.plan import MemoryBytes
+from partita.planner.build import stage_memory
+from partita.planner.candidates import Candidate
+from partita.planner.chain import best_cuts, least_memory
+from partita.planner.formula import step_seconds
+from partita.planner.numbers import Numbers
+from partita.plugins.check.model import layer_blocks
+from partita.plugins.check.settings import Settings
+
+
+@dataclass(frozen=True)
+class Priced:
+    """``bounds[s]`` is the first block of stage s. ``assumed``: what the file doesn't say and was decided here."""
+
+    candidate: Candidate
+    bounds: tuple[int, ...]
+    memory: tuple[MemoryBytes, ...]
+    step_seconds: float
+    assumed: tuple[str, ...]
+
+    @property
+    def heaviest(self) -> int:
+        """The stage with the most bytes on each device."""
+        return max(range(len(self.memory)), key=lambda stage: self.memory[stage].total)
+
+
+class Unpriced(Exception):
+    """The cost model can't say; the message is the reason."""
+
+
+def candidate_of(settings: Settings) -> Candidate:
+    """The arrangement as the planner names one; Unpriced where something is missing or isn't in the model."""
+    dp, batch = settings.dp, settings.batch
+    if settings.sp > 1:
+        raise Unpriced("context parallelism is not in the cost model")
+    if settings.sizes.get("ep", 1) > 1 or settings.sizes.get("experts", 1) > 1:
+        raise Unpriced("experts are not in the cost model")
+    if settings.chunks > 1:
+        raise Unpriced("interleaved stages are not in the cost model")
+    if dp is None:
+        raise Unpriced("how many devices run it isn't known: --devices or --cluster says so")
+    if not (batch.micro and batch.accumulation and batch.total):
+        raise Unpriced("the batch isn't known: " + ", ".join(settings.keys.values()))
+    return Candidate(
+        settings.pp, settings.tp, dp, settings.zero, bool(settings.recompute), "1f1b", batch.micro, batch.accumulation
+    )
+
+
+def price(settings: Settings, numbers: Numbers) -> Priced:
+    """Memory and time; Unpriced with the reason where the cost model can't say."""
+    candidate = candidate_of(settings)
+    try:
+        require_tp(numbers.problem.graph, numbers.groups, settings.tp)
+    except PlanError as error:
+        raise Unpriced(str(error)) from None
+    assumed = []
+    if settings.recompute is None:
+        assumed.append("no recomputation: the file doesn't say")
+    bounds = _bounds(settings, numbers, candidate)
+    if candidate.pp > 1 and settings.layers is None:
+        assumed.append("stages cut as well as can be: the file doesn't say where")
+    return Priced(candidate, bounds, _memory(settings, numbers, candidate, bounds), _seconds(numbers, candidate, bounds), tuple(assumed))
+
+
+def smaller(settings: Settings, numbers: Numbers, priced: Priced) -> Iterator[tuple[str, float]]:
+    """Single changes that take less memory, with the bytes that the heaviest device then holds, the smallest change first:
+    micro-batches half as large, recomputation, a higher ZeRO stage, the two and three together."""
+    c = priced.candidate
+    key = settings.keys["micro"]
+    steps: list[tuple[str, Candidate]] = []
+    micro = c.micro
+    while micro % 2 == 0:
+        micro //= 2
+        steps.append((f"{key} {micro}, {c.micro // micro * c.micro_batches} micro-batches", _micro(c, micro)))
+    least = _micro(c, micro)
+    if not c.recompute:
+        steps.append(("recomputation", replace(c, recompute=True)))
+        if micro < c.micro:
+            steps.append((f"recomputation and {key} {micro}", replace(least, recompute=True)))
+    tops = range(c.zero + 1, (3 if c.pp == 1 else 1) + 1) if settings.framework == "deepspeed" else range(c.zero + 1, 2)
+    name = "zero_optimization.stage" if settings.framework == "deepspeed" else "--use-distributed-optimizer: ZeRO"
+    for zero in tops if c.dp > 1 else ():
+        steps.append((f"{name} {zero}", replace(c, zero=zero)))
+    if c.dp > 1 and len(tops):
+        most = replace(least, zero=max(tops), recompute=True)
+        steps.append((f"{name} {max(tops)}, recomputation and {key} {micro}", most))
+    for words, changed in steps:
+        bounds = _bounds(settings, numbers, changed)
+        yield words, max(memory.total for memory in _memory(settings, numbers, changed, bounds))
+
+
+def _micro(candidate: Candidate, micro: int) -> Candidate:
+    return replace(candidate, micro=micro, micro_batches=candidate.micro * candidate.micro_batches // micro)
+
+
+def _bounds(settings: Settings, numbers: Numbers, candidate: Candidate) -> tuple[int, ...]:
+    """The file's own layers a stage, where it says; otherwise the fastest cuts that fit, or those with the least memory."""
+    blocks = len(numbers.groups.kinds)
+    if candidate.pp == 1:
+        return (0, blocks)
+    if candidate.pp > blocks:
+        raise Unpriced(f"{candidate.pp} stages need as many blocks, and the model has {blocks}")
+    run = layer_blocks(numbers.groups)
+    if settings.layers and run and sum(settings.layers) == len(run):
+        bounds = [0]
+        first = run.start
+        for layers in settings.layers[:-1]:
+            first += layers
+            bounds.append(first)
+        return (*bounds, blocks)
+    found = best_cuts(numbers.table(candidate, float(numbers.problem.memory_limit)))
+    if found is not None:
+        return found.bounds
+    least = least_memory(numbers.table(candidate, inf))
+    assert least is not None, "there are enough blocks"
+    return least[1]
+
+
+def _memory(
+    settings: Settings, numbers: Numbers, candidate: Candidate, bounds: tuple[int, ...]
+) -> tuple[MemoryBytes, ...]:
+    found = [stage_memory(numbers, candidate, stage, i, j) for stage, (i, j) in enumerate(pairwise(bounds))]
+    # Offloaded states lie in the host's memory.
+    away = {"optimizer": 0} if "optimizer" in settings.offload and candidate.zero >= 1 else {}
+    away |= {"parameters": 0} if "param" in settings.offload and candidate.zero == 3 else {}
+    return tuple(replace(memory, **away) for memory in found)
+
+
+def _seconds(numbers: Numbers, candidate: Candidate, bounds: tuple[int, ...]) -> float:
+    return step_seconds(numbers.table(candidate, inf), bounds)
