@@ -26,6 +26,10 @@ from partita.spacetime.program import LocalOp
 from partita.spacetime.transform import RANDOM
 
 
+# Where an op's probability of dropping stands among its arguments.
+PROBABILITY = {"dropout": (1, "p"), "native_dropout": (1, "p"), "scaled_dot_product_attention": (4, "dropout_p")}
+
+
 @dataclass(frozen=True)
 class Context:
     """What an op may need beside its inputs: the device, the group that shares the pieces, the key of random draws."""
@@ -71,10 +75,10 @@ def run(local: LocalOp, tensors: Sequence[Tensor], context: Context) -> list[Ten
 
 
 def is_random(local: LocalOp) -> bool:
-    """Whether the op draws random numbers when it runs in training mode."""
-    if local.op.kind in RANDOM:
-        return True
-    return local.op.kind == "scaled_dot_product_attention" and float(argument(local.op, 4, "dropout_p", 0.0)) > 0
+    """Whether the op draws random numbers: a dropout of 0 doesn't."""
+    if local.op.kind in PROBABILITY:
+        return bool(argument(local.op, *PROBABILITY[local.op.kind], 0.0))
+    return local.op.kind in RANDOM
 
 
 @contextmanager
@@ -85,10 +89,16 @@ def keyed(local: LocalOp, context: Context) -> Iterator[None]:
     """
     piece = -1 if local.form == "whole" else context.rank
     text = ",".join(str(part) for part in (*context.key, local.op.name, piece))
-    devices = [] if context.device.type == "cpu" else [context.device]
-    with torch.random.fork_rng(devices):
-        torch.manual_seed(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big"))
+    seed = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
+    # The one generator that the op draws from: torch.manual_seed would visit those of every device.
+    cpu = context.device.type == "cpu"
+    generator = torch.default_generator if cpu else torch.cuda.default_generators[context.device.index or 0]
+    before = generator.get_state()
+    generator.manual_seed(seed)
+    try:
         yield
+    finally:
+        generator.set_state(before)
 
 
 def _row(local: LocalOp, tensors: Sequence[Tensor], context: Context) -> Tensor:

@@ -119,7 +119,8 @@ class _Step:
             task = queue[position]
             if task.kind == "receive":
                 edge = task.transfer
-                assert edge is not None and task.peer is not None
+                assert edge is not None
+                assert task.peer is not None
                 buffer = torch.empty(
                     self._wire_shape(task), dtype=getattr(torch, edge.dtype), device=self.runtime.device
                 )
@@ -142,7 +143,8 @@ class _Step:
 
     def send(self, task: Task) -> None:
         edge = task.transfer
-        assert edge is not None and task.peer is not None
+        assert edge is not None
+        assert task.peer is not None
         if edge.what == "parameter":
             value = self._parameter(edge.tensor).detach()
         elif edge.what == "parameter_gradient":

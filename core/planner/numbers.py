@@ -78,6 +78,13 @@ class Numbers:
         """[n]: elements of trained parameters on a device."""
         return np.array([cost.trained for cost in self.costs(tp)], dtype=float)
 
+    def trained_tensors(self) -> np.ndarray:
+        """[n]: trained parameters that each block owns."""
+        graph = self.problem.graph
+        return np.array(
+            [sum(graph.tensor[n].gradient for n in block.parameters) for block in graph.blocks], dtype=float
+        )
+
     def frozen(self, tp: int) -> np.ndarray:
         """[n]: elements of parameters that are not trained."""
         return np.array([cost.frozen for cost in self.costs(tp)], dtype=float)
@@ -178,20 +185,25 @@ class Numbers:
 
     def _sync_segments(self, candidate: Candidate) -> np.ndarray:
         trained, borrowed = segments(self.trained(candidate.tp)), self.borrowed(candidate.tp)
-        values, places = np.unique(np.stack([trained, borrowed], -1).reshape(-1, 2), axis=0, return_inverse=True)
-        seconds = np.array([self.stage_sync(candidate, own, lent) for own, lent in values.tolist()])
+        rows = np.stack([trained, borrowed, segments(self.trained_tensors())], -1).reshape(-1, 3)
+        values, places = np.unique(rows, axis=0, return_inverse=True)
+        seconds = np.array([self.stage_sync(candidate, own, lent, tensors) for own, lent, tensors in values.tolist()])
         return seconds[places.reshape(-1)].reshape(trained.shape)
 
     def least_sync(self, candidate: Candidate) -> float:
-        """A lower bound of max s: one stage has at least an even share of the parameters."""
+        """A lower bound of max s: one stage has at least an even share of the parameters, in any number of tensors."""
         key = (*candidate.mesh, candidate.zero)
         if key not in self._least_syncs:
             share = float(self.trained(candidate.tp).sum()) / candidate.pp
-            self._least_syncs[key] = self.stage_sync(candidate, share, 0.0)
+            self._least_syncs[key] = self.stage_sync(candidate, share, 0.0, 0.0)
         return self._least_syncs[key]
 
-    def stage_sync(self, candidate: Candidate, trained: float, borrowed: float) -> float:
-        """Seconds at a step's end of a stage with that many trained and borrowed elements on a device."""
+    def stage_sync(self, candidate: Candidate, trained: float, borrowed: float, tensors: float) -> float:
+        """Seconds at a step's end of a stage with that many trained and borrowed elements on a device.
+
+        ``tensors`` are the trained parameters that hold them: a process on the host spends an op's time on each in
+        the update, and with dp > 1 in copying it into a bucket and out again.
+        """
         if trained == np.inf:
             return 0.0
         where, device = self.placement(candidate), self.cluster.device
@@ -209,6 +221,8 @@ class Numbers:
         shard = trained / dp if candidate.zero else trained
         moved = shard * (2 * state.optimizer + 2 * state.parameters + state.gradients)
         update = moved / (device.memory_bytes_per_second * device.memory_efficiency)
+        if device.on_host:
+            update += tensors * device.op_seconds * (3 if dp > 1 else 1)
         return exchange + update * self.cluster.slowdown(candidate.dp * candidate.tp * candidate.pp)
 
     def held(self, candidate: Candidate) -> np.ndarray:

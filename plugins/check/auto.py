@@ -31,6 +31,15 @@ PAIRS: tuple[tuple[str, str, Callable[[Values], Any]], ...] = (
     ("fp16.enabled", "fp16", lambda a: bool(a["fp16"] or a["fp16_full_eval"])),
     ("bf16.enabled", "bf16", lambda a: bool(a["bf16"] or a["bf16_full_eval"])),
 )
+# What accelerate fills in from its own settings.
+ACCELERATE = frozenset(
+    f"zero_optimization.{key}"
+    for key in (
+        "stage", "offload_optimizer.device", "offload_param.device", "offload_optimizer.nvme_path",
+        "offload_param.nvme_path", "stage3_gather_16bit_weights_on_model_save", "stage3_prefetch_bucket_size",
+        "stage3_param_persistence_threshold",
+    )
+)  # fmt: skip
 # Known only when training starts, or from the model's width.
 LATER = {
     "scheduler.params.total_num_steps": "the number of training steps",
@@ -68,6 +77,7 @@ def compare(
                 )
             )  # fmt: skip
     auto |= _filled(deepspeed, hidden)
+    findings += _nobody_fills(deepspeed, auto)
     if not deepspeed.has("gradient_accumulation_steps") and arguments["gradient_accumulation_steps"] != 1:
         steps = arguments["gradient_accumulation_steps"]
         findings.append(
@@ -95,6 +105,16 @@ def _filled(deepspeed: Document, hidden: int | None) -> dict[str, Any]:
         if deepspeed.get(path) == "auto" and (always or stage3):
             found[path] = "from the model's width" if hidden is None else value(hidden)
     return found
+
+
+def _nobody_fills(deepspeed: Document, auto: Mapping[str, Any]) -> list[Finding]:
+    """Each ``"auto"`` that neither transformers nor accelerate replaces: DeepSpeed takes its own default, or stops."""
+    known = {path for path, *_ in PAIRS} | {"train_batch_size"} | ACCELERATE | auto.keys()
+    return [
+        warning(deepspeed.place(path), f'"auto" at {path} is filled in by nobody: write a value, or leave out the key')
+        for path in _autos(deepspeed.values, ())
+        if path not in known
+    ]
 
 
 def left_open(deepspeed: Document) -> list[Finding]:

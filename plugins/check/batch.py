@@ -44,8 +44,8 @@ def batch_findings(settings: Settings) -> Iterator[Finding]:
         if settings.framework == "deepspeed" and not settings.auto and not settings.trainer:
             yield warning(
                 settings.main,
-                "neither train_batch_size nor train_micro_batch_size_per_gpu is written: DeepSpeed itself stops, only the "
-                "Trainer and accelerate can say them",
+                "neither train_batch_size nor train_micro_batch_size_per_gpu is written: DeepSpeed itself stops, only "
+                "the Trainer and accelerate can say them",
             )
         return
     if not total:
@@ -109,6 +109,7 @@ def _two(settings: Settings, dp: int, total: int) -> Iterator[Finding]:
 
 def _origin(settings: Settings) -> str:
     """Where dp comes from, which no framework's message shows."""
-    parts = [f"{name} {size}" for name, size in (("tp", settings.tp), ("pp", settings.pp), ("sp", settings.sp)) if size > 1]
+    sizes = (("tp", settings.tp), ("pp", settings.pp), ("sp", settings.sp))
+    parts = [f"{name} {size}" for name, size in sizes if size > 1]
     devices = f"{settings.devices} device{'' if settings.devices == 1 else 's'}"
     return f" (dp = {devices} / ({' · '.join(parts)}))" if parts else f" (dp = {devices})"

@@ -15,7 +15,7 @@ from partita.hooks import plugins
 from partita.plan import Plan
 from partita.planner.numbers import Numbers
 from partita.plugins.check.batch import batch_findings
-from partita.plugins.check.devices import device_findings, ranks
+from partita.plugins.check.devices import device_findings, first_devices, ranks
 from partita.plugins.check.divide import graph_findings, sequence_findings, size_findings
 from partita.plugins.check.document import Document, Kind
 from partita.plugins.check.finding import Finding, problem
@@ -25,7 +25,7 @@ from partita.plugins.check.model import width
 from partita.plugins.check.price import Priced, Unpriced, price
 from partita.plugins.check.read_deepspeed import read_deepspeed
 from partita.plugins.check.read_megatron import read_megatron
-from partita.plugins.check.recognise import named_deepspeed
+from partita.plugins.check.recognise import launched, named_deepspeed
 from partita.plugins.check.rules import deepspeed_findings, megatron_findings, pipeline_findings, precision_findings
 from partita.plugins.check.settings import Asked, Settings
 from partita.problem import Problem
@@ -60,9 +60,10 @@ def check_documents(
 ) -> Report:
     """Run every rule that what is given allows. ``capture`` makes the model's graph, once the files have said for which
     sequence and dtype."""
-    found, findings = named_deepspeed(dict(documents))
-    if cluster is not None and asked.devices is None:
-        asked = replace(asked, devices=cluster.devices)
+    without, processes = launched(dict(documents))
+    found, findings = named_deepspeed(without)
+    if asked.devices is None:
+        asked = replace(asked, devices=processes or (cluster.devices if cluster else None))
     settings, wrong = _read(found, asked, None)
     graph = capture(settings.seq, compute_dtype(settings.precision)) if capture else None
     if graph and settings.auto:
@@ -87,14 +88,15 @@ def check_documents(
         report = replace(report, open=("memory and time: --model and --cluster are needed",))
     else:
         groups = alike(graph)
-        if not any(finding.place == settings.place("tp") and "does not divide" in finding.message for finding in findings):
-            findings += graph_findings(settings, graph, groups)
+        found_before = {(finding.place, finding.works) for finding in findings}
+        # What Megatron's own arguments already said isn't said again of the model that they describe.
+        findings += [f for f in graph_findings(settings, graph, groups) if (f.place, f.works) not in found_before]
         if settings.pp > len(graph.blocks):
             message = f"{settings.pp} stages, and the model has {len(graph.blocks)} blocks: some would be empty"
             findings.append(problem(settings.place("pp"), message, f"pp 1 to {len(graph.blocks)}"))
         if cluster and settings.devices and settings.devices < cluster.devices:
             # Compared on the devices that the user takes.
-            cluster = cluster.resized(settings.devices)
+            cluster = first_devices(cluster, settings.devices)
         report, more = _priced(report, graph, groups, cluster)
         findings += more
     ordered = sorted(dict.fromkeys(findings), key=lambda f: ORDER.index(f.severity))
@@ -117,9 +119,7 @@ def problem_of(settings: Settings, graph: Graph, cluster: Cluster) -> Problem:
     )  # fmt: skip
 
 
-def _priced(
-    report: Report, graph: Graph, groups: Alike, cluster: Cluster | None
-) -> tuple[Report, list[Finding]]:
+def _priced(report: Report, graph: Graph, groups: Alike, cluster: Cluster | None) -> tuple[Report, list[Finding]]:
     """Memory and time of the user's arrangement, or why not."""
     settings = report.settings
     if cluster is None:
@@ -148,4 +148,3 @@ def _gain(report: Report, graph: Graph, cluster: Cluster) -> Report:
     except (Infeasible, PlanError) as error:
         return replace(report, no_plan=str(error))
     return replace(report, best=best)
-

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from math import inf
 from typing import Any
 
 from partita.cluster import Cluster
@@ -33,7 +35,8 @@ def device_findings(settings: Settings, cluster: Cluster | None) -> Iterator[Fin
         return
     if devices < cluster.devices:
         idle = range(devices, cluster.devices)
-        yield warning(settings.main, f"{_some(idle)} of {cluster.name} idle: {devices} processes", f"{cluster.devices} processes")
+        message = f"{_some(idle)} idle: {devices} processes for the {cluster.devices} devices of {cluster.name}"
+        yield warning(settings.main, message, f"{cluster.devices} processes")
     crossing = _crossing(settings, cluster)
     if crossing and devices % each == 0:
         slow = cluster.intra_node.reached_bytes_per_second / cluster.inter_node.reached_bytes_per_second
@@ -53,16 +56,19 @@ def _crossing(settings: Settings, cluster: Cluster) -> list[tuple[int, ...]]:
 
 
 def _uneven(settings: Settings, devices: int, each: int, cluster: Cluster | None) -> Finding:
-    parts = " · ".join(f"{name} {size}" for name, size in (("tp", settings.tp), ("pp", settings.pp), ("sp", settings.sp)))
-    below, above = devices // each * each, (devices // each + 1) * each
-    works = [f"{count} devices" for count in (below, above) if count]
+    sizes = (("tp", settings.tp), ("pp", settings.pp), ("sp", settings.sp))
+    factors = [f"{name} {size}" for name, size in sizes if size > 1]
+    parts = " · ".join(factors) + (f" = {each}" if len(factors) > 1 else "")
+    most = inf if cluster is None else cluster.devices
+    near = (devices // each * each, (devices // each + 1) * each)
+    works = [f"{count} device{'' if count == 1 else 's'}" for count in near if 0 < count <= most]
     rest = settings.pp * settings.sp
     if devices % rest == 0:
         works += [f"tp {size}" for size in divisors(devices // rest)]
     where = ""
     if cluster is not None and devices == cluster.devices and rest == 1:
         where = _within_nodes(cluster, settings.tp)
-    return problem(settings.place("tp"), f"{devices} devices are not divisible by {parts} = {each}{where}", *works)
+    return problem(settings.place("tp"), f"{devices} devices are not divisible by {parts}{where}", *works)
 
 
 def _within_nodes(cluster: Cluster, tp: int) -> str:
@@ -89,6 +95,15 @@ def _some(devices: range | list[int]) -> str:
         return f"device {devices[0]} is"
     names = ", ".join(map(str, devices)) if len(devices) <= SHOWN else f"{devices[0]} … {devices[-1]} ({len(devices)})"
     return f"devices {names} are"
+
+
+def first_devices(cluster: Cluster, count: int) -> Cluster:
+    """The cluster of the first ``count`` devices, which are those that a launcher with fewer processes takes."""
+    nodes: list[int] = []
+    for each in cluster.nodes:
+        if (left := count - sum(nodes)) > 0:
+            nodes.append(min(each, left))
+    return replace(cluster, nodes=tuple(nodes))
 
 
 def ranks(settings: Settings, cluster: Cluster) -> dict[str, Any]:

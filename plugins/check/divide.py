@@ -43,8 +43,8 @@ def size_findings(settings: Settings) -> Iterator[Finding]:
         padded = ceil(vocabulary / (128 * tp)) * 128 * tp
         yield note(
             settings.place("vocabulary"),
-            f"--vocab-size {vocabulary} is padded to {padded}, the next multiple of 128 · tp {tp}: {padded - vocabulary} "
-            "rows that are never looked up",
+            f"--vocab-size {vocabulary} is padded to {padded}, the next multiple of 128 · tp {tp}: "
+            f"{padded - vocabulary} rows that are never looked up",
         )
 
 
@@ -77,9 +77,8 @@ def graph_findings(settings: Settings, graph: Graph, groups: Alike) -> Iterator[
     for name, own in (("layers", len(run) if run else None), ("heads", heads(graph)), ("hidden", width(graph))):
         if own is not None and settings.sizes.get(name, own) != own:
             place = settings.place(name)
-            yield problem(
-                place, f'{place.path} is {settings.sizes[name]}, and model "{graph.name}" has {own}', f"{place.path} {own}"
-            )
+            message = f'{place.path} is {settings.sizes[name]}, and model "{graph.name}" has {own}'
+            yield problem(place, message, f"{place.path} {own}")
 
 
 def divided(

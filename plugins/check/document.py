@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from partita.plugins.check.finding import Place
 
-Kind = Literal["deepspeed", "training_arguments", "megatron"]
+Kind = Literal["deepspeed", "training_arguments", "megatron", "accelerate"]
 NAMES: Mapping[Kind, str] = {
     "deepspeed": "DeepSpeed configuration",
     "training_arguments": "TrainingArguments",
     "megatron": "Megatron arguments",
+    "accelerate": "accelerate configuration",
 }
 
 
 @dataclass(frozen=True)
 class Document:
-    """``values`` of a Megatron argument list are texts by flag, None for a switch. ``prefix`` is where an object that
-    stands inside another file begins; ``lines`` are those of the whole file. ``remarks``: what the reader could not make out, as (path, sentence)."""
+    """``values`` of a Megatron argument list are texts by flag, None for a switch.
+
+    ``prefix`` is where an object that stands inside another file begins; ``lines`` are those of the whole file.
+    ``remarks``: what is odd about the file itself, as (path, sentence). ``unset``: flags whose value is a variable that
+    the file doesn't set.
+    """
 
     file: str
     kind: Kind
@@ -27,6 +32,7 @@ class Document:
     lines: Mapping[tuple[str | int, ...], int]
     prefix: tuple[str, ...] = ()
     remarks: tuple[tuple[str, str], ...] = ()
+    unset: Mapping[str, str] = field(default_factory=dict)
 
     def get(self, path: str) -> Any:
         """The value at a dotted path, None where it isn't written."""

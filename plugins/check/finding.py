@@ -23,8 +23,11 @@ class Place:
 
 @dataclass(frozen=True)
 class Finding:
-    """*problem*: the run stops, or computes something else than what is meant. *warning*: it runs, and something is lost.
-    *note*: good to know. ``works``: changes of which each alone would do."""
+    """*problem*: the run stops, or computes something else than what is meant. *warning*: it runs, and something is
+    lost. *note*: good to know.
+
+    ``works``: changes of which each alone would do.
+    """
 
     severity: Severity
     message: str

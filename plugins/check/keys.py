@@ -12,8 +12,7 @@ from partita.plugins.check.tables import arity, table
 
 # What may stand under the key "partita".
 OPTIONS = ("cluster", "memory_gib", "plan", "pipeline", "tensor_parallel", "fix", "dry_run")
-# How alike a key and a known one must be to be taken for a slip: a swapped, lost or doubled letter passes, a prefix such
-# as "_" before a key that was switched off doesn't.
+# How alike a key and a known one must be to be taken for a slip: a swapped, lost or doubled letter is one.
 ALIKE = 0.8
 
 
@@ -32,6 +31,7 @@ def key_findings(document: Document) -> Iterator[Finding]:
 
 def slip(key: str, known: Iterable[str]) -> str | None:
     """The known word that the key is a misspelling of."""
+    # People switch a key off by writing "_" before it.
     if key.startswith("_"):
         return None
     return next(iter(difflib.get_close_matches(key, list(known), 1, ALIKE)), None)
@@ -61,7 +61,7 @@ def _deepspeed(
             yield _unknown(document, path, key, known, ".".join(above))
         elif isinstance(known[key], dict) and isinstance(value, Mapping):
             yield from _deepspeed(document, value, known[key], (*above, key))
-        elif isinstance(known[key], dict) and not isinstance(value, bool) and value is not None:
+        elif isinstance(known[key], dict) and not (path == "zero_optimization" and isinstance(value, bool)):
             yield problem(document.place(path), f"{path} is {value!r}; an object is needed")
 
 
@@ -102,7 +102,8 @@ def _partita(document: Document, value: Any) -> Iterator[Finding]:
         if key not in OPTIONS:
             near = slip(key, OPTIONS)
             hint = f'did you mean "{near}"?' if near else f"known: {', '.join(OPTIONS)}"
-            yield problem(document.place(f"partita.{key}"), f"unknown option partita.{key}; {hint}", *[near] if near else [])
+            place = document.place(f"partita.{key}")
+            yield problem(place, f"unknown option partita.{key}; {hint}", *[near] if near else [])
 
 
 def _parameters(document: Document) -> Iterator[Finding]:
@@ -130,9 +131,8 @@ def _trainer(document: Document) -> Iterator[Finding]:
         if near := slip(key, known):
             yield problem(place, f'unknown key {key}: did you mean "{near}"? (transformers {version} refuses it)', near)
         else:
-            yield warning(
-                place, f"{key} is none of TrainingArguments in transformers {version}: it works only in a script that reads it"
-            )
+            known_to = f"TrainingArguments of transformers {version} have no {key}"
+            yield warning(place, f"{known_to}: it works only in a script that reads it itself")
 
 
 def _megatron(document: Document) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ import re
 from partita.errors import divisors
 from partita.plugins.check.document import Document
 from partita.plugins.check.finding import Finding, problem
+from partita.plugins.check.settings import LARGEST
 
 FIRST, LAST = "--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers"
 EMBEDDING, LOSS = "--account-for-embedding-in-pipeline-split", "--account-for-loss-in-pipeline-split"
@@ -26,7 +27,7 @@ def layers_of_stages(document: Document, layers: int | None, pp: int) -> tuple[S
     if LAYOUT in document.values:
         return _layout(document, layers, pp)
     ends = {flag: document.values.get(flag) for flag in (FIRST, LAST)}
-    counts = {flag: int(text) if text and text.isdecimal() else 0 for flag, text in ends.items()}
+    counts = {flag: int(text[:18]) if text and text.isdecimal() else 0 for flag, text in ends.items()}
     wrong = [flag for flag, text in ends.items() if text is not None and not counts[flag]]
     if wrong:
         return None, [problem(document.place(wrong[0]), f"{wrong[0]} {ends[wrong[0]]}: 1 or more layers are needed")]
@@ -75,8 +76,9 @@ def _lost(document: Document, layers: int, slots: int, pp: int) -> Finding:
     missing = f"layer {lost[0]}" if rest == 1 else f"layers {', '.join(map(str, lost))}"
     return problem(
         document.place("--pipeline-model-parallel-size"),
-        f"--num-layers {layers}{counted} is not divisible by --pipeline-model-parallel-size {pp}: {slots} = {pp}·{each} + "
-        f"{rest}. Megatron-core 0.16 refuses; a version that doesn't would leave out {rest} ({missing}) without a word",
+        f"--num-layers {layers}{counted} is not divisible by --pipeline-model-parallel-size {pp}: {slots} = "
+        f"{pp}·{each} + {rest}. Megatron-core 0.16 refuses; a version that doesn't would leave out {rest} ({missing}) "
+        "without a word",
         *_works(layers, pp),
     )  # fmt: skip
 
@@ -137,7 +139,8 @@ def _layout(document: Document, layers: int, pp: int) -> tuple[Split, list[Findi
 def _expanded(text: str) -> str:
     """``(tt|)*3`` and ``t*3`` written out, commas and blanks left out."""
     text = re.sub(r"[,\s]", "", text)
-    while match := re.search(r"\(([^()]*)\)\*(\d{1,4})|([A-Za-z])\*(\d{1,4})", text):
+    # Repeats of repeats grow fast: what is longer than any model stays as it is, and its "(" is refused.
+    while len(text) <= LARGEST and (match := re.search(r"\(([^()]*)\)\*(\d{1,4})|([A-Za-z])\*(\d{1,4})", text)):
         part, times = (match[1], match[2]) if match[2] else (match[3], match[4])
         text = text[: match.start()] + part * int(times) + text[match.end() :]
     return text

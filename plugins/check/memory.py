@@ -21,7 +21,10 @@ def memory_findings(settings: Settings, numbers: Numbers, priced: Priced) -> Ite
     limit = numbers.problem.memory_limit
     memory = priced.memory[priced.heaviest]
     place = settings.place("micro")
-    text = f"{span(numbers, priced)} {gib(memory.total)} of {gib(limit)} a device ({numbers.cluster.device.name}): {items(priced)}"
+    text = (
+        f"{span(numbers, priced)} {gib(memory.total)} a device, and {numbers.cluster.device.name} has {gib(limit)}: "
+        f"{items(priced)}"
+    )
     if memory.total > limit:
         tried = list(smaller(settings, numbers, priced))
         works = [f"{words}: {gib(size)}" for words, size in tried if size <= limit]
@@ -42,7 +45,7 @@ def items(priced: Priced) -> str:
 def span(numbers: Numbers, priced: Priced) -> str:
     """The heaviest stage and its blocks, for a sentence."""
     if priced.candidate.pp == 1:
-        return "each device needs"
+        return "the model needs"
     stage = priced.heaviest
     blocks = numbers.problem.graph.blocks[priced.bounds[stage] : priced.bounds[stage + 1]]
     return f'stage {stage} ("{blocks[0].name}" to "{blocks[-1].name}") needs'

@@ -20,9 +20,7 @@ def layer_blocks(groups: Alike) -> range | None:
 def heads(graph: Graph) -> int | None:
     """Query heads of the attention that most layers have."""
     found = Counter(op.attributes["heads"] for op in graph.ops if op.kind == "attention")
-    found.update(
-        graph.tensor[op.inputs[0]].shape[-3] for op in graph.ops if op.kind == "scaled_dot_product_attention"
-    )
+    found.update(graph.tensor[op.inputs[0]].shape[-3] for op in graph.ops if op.kind == "scaled_dot_product_attention")
     return found.most_common(1)[0][0] if found else None
 
 

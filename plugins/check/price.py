@@ -21,12 +21,13 @@ from partita.plugins.check.settings import Settings
 
 @dataclass(frozen=True)
 class Priced:
-    """``bounds[s]`` is the first block of stage s. ``assumed``: what the file doesn't say and was decided here."""
+    """``bounds[s]`` is the first block of stage s. ``step_seconds`` is None where the batch doesn't close or states are
+    offloaded. ``assumed``: what the file doesn't say and was decided here."""
 
     candidate: Candidate
     bounds: tuple[int, ...]
     memory: tuple[MemoryBytes, ...]
-    step_seconds: float
+    step_seconds: float | None
     assumed: tuple[str, ...]
 
     @property
@@ -62,20 +63,23 @@ def price(settings: Settings, numbers: Numbers) -> Priced:
     candidate = candidate_of(settings)
     try:
         require_tp(numbers.problem.graph, numbers.groups, settings.tp)
-    except PlanError as error:
-        raise Unpriced(str(error)) from None
+    except PlanError:
+        raise Unpriced(f"tp {settings.tp} doesn't cut this model") from None
     assumed = []
     if settings.recompute is None:
         assumed.append("no recomputation: the file doesn't say")
     bounds = _bounds(settings, numbers, candidate)
     if candidate.pp > 1 and settings.layers is None:
         assumed.append("stages cut as well as can be: the file doesn't say where")
-    return Priced(candidate, bounds, _memory(settings, numbers, candidate, bounds), _seconds(numbers, candidate, bounds), tuple(assumed))
+    closes = candidate.micro * candidate.micro_batches * candidate.dp == settings.batch.total
+    timed = closes and not settings.offload
+    seconds = step_seconds(numbers.table(candidate, inf), bounds) if timed else None
+    return Priced(candidate, bounds, _memory(settings, numbers, candidate, bounds), seconds, tuple(assumed))
 
 
 def smaller(settings: Settings, numbers: Numbers, priced: Priced) -> Iterator[tuple[str, float]]:
-    """Single changes that take less memory, with the bytes that the heaviest device then holds, the smallest change first:
-    micro-batches half as large, recomputation, a higher ZeRO stage, the two and three together."""
+    """Changes that take less memory, with the bytes that the heaviest device then holds: smaller micro-batches,
+    recomputation, both, a higher ZeRO stage, all three."""
     c = priced.candidate
     key = settings.keys["micro"]
     steps: list[tuple[str, Candidate]] = []
@@ -105,7 +109,7 @@ def _micro(candidate: Candidate, micro: int) -> Candidate:
 
 
 def _bounds(settings: Settings, numbers: Numbers, candidate: Candidate) -> tuple[int, ...]:
-    """The file's own layers a stage, where it says; otherwise the fastest cuts that fit, or those with the least memory."""
+    """The file's own layers a stage, where it says; otherwise the fastest cuts that fit, or the smallest where none."""
     blocks = len(numbers.groups.kinds)
     if candidate.pp == 1:
         return (0, blocks)
@@ -135,7 +139,3 @@ def _memory(
     away = {"optimizer": 0} if "optimizer" in settings.offload and candidate.zero >= 1 else {}
     away |= {"parameters": 0} if "param" in settings.offload and candidate.zero == 3 else {}
     return tuple(replace(memory, **away) for memory in found)
-
-
-def _seconds(numbers: Numbers, candidate: Candidate, bounds: tuple[int, ...]) -> float:
-    return step_seconds(numbers.table(candidate, inf), bounds)

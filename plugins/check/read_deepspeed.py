@@ -40,12 +40,13 @@ def read_deepspeed(
     else:
         assert trainer is not None
         value = _Values(trainer, {}, findings, training_arguments(trainer))
-        fields = {"tp": asked.tp or 1, "pp": asked.pp or 1, "precision": _trainer_precision(value.all), "zero": 0}
+        fields = {"tp": asked.tp or 1, "pp": asked.pp or 1, "precision": _trainer_precision(value.all)}
         keys = TRAINER_BATCH
     main = deepspeed or trainer
     assert main is not None
     written = Batch(**{name: value.whole(path, 1) for name, path in keys.items()})
-    places = {name: value.place(path) for name, path in keys.items()} | fields.pop("places", {})
+    places = {name: value.place(path) for name, path in keys.items()} | asked.places(main.file)
+    places |= fields.pop("places", {})
     recompute = None
     if trainer:
         arguments = training_arguments(trainer)
@@ -100,16 +101,21 @@ def _parallel(value: _Values, asked: Asked) -> dict[str, Any]:
         in_file = written[name] or None
         if given and in_file and given != in_file:
             place = value.place(paths[name])
-            value.findings.append(problem(place, f"{paths[name]} is {in_file}, and --{name} {given} was given; leave out one"))
+            message = f"{paths[name]} is {in_file}, and --{name} {given} was given; leave out one"
+            value.findings.append(problem(place, message))
         found[name] = in_file or given or 1
-    found["places"] = {name: value.place(path) for name, path in paths.items() if written[name]}
+    found["places"] = {name: value.place(path) for name, path in paths.items() if written[name]} | {
+        "zero": value.place("zero_optimization.stage"), "sp": value.place("sequence_parallel_size"),
+        "precision": value.place("bf16.enabled" if value.on("bf16.enabled") else "fp16.enabled"),
+    }  # fmt: skip
     return found
 
 
 def _state(value: _Values) -> dict[str, Any]:
     """ZeRO, offload, precision and optimizer."""
-    zero_section = value.get("zero_optimization")
-    zero: int | None = int(zero_section) if isinstance(zero_section, bool) else value.whole("zero_optimization.stage", 0)
+    section = value.get("zero_optimization")
+    # The oldest form: true is stage 1.
+    zero = int(section) if isinstance(section, bool) else value.whole("zero_optimization.stage", 0)
     if zero is not None and zero > 3:
         place = value.place("zero_optimization.stage")
         value.findings.append(problem(place, f"zero_optimization.stage is {zero}; 0, 1, 2 and 3 exist", "0, 1, 2 or 3"))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from partita.plugins.check.batch import completed
 from partita.plugins.check.document import Document
-from partita.plugins.check.finding import Finding, problem
+from partita.plugins.check.finding import Finding, problem, warning
 from partita.plugins.check.layers import layers_of_stages
-from partita.plugins.check.settings import Asked, Batch, Settings
+from partita.plugins.check.settings import LARGEST, Asked, Batch, Settings
 
 BATCH = {"micro": "--micro-batch-size", "accumulation": "micro-batches", "total": "--global-batch-size"}
 SIZES = {
@@ -38,7 +38,8 @@ def read_megatron(document: Document, asked: Asked) -> tuple[Settings, list[Find
     total = number(document, BATCH["total"], findings)
     split, found = layers_of_stages(document, numbers["layers"], pp)
     findings += found
-    names = {**SIZES, **PARALLEL, **BATCH, "seq": "--seq-length", "zero": "--use-distributed-optimizer"}
+    names = {**SIZES, **PARALLEL, **BATCH, "seq": "--seq-length", "zero": "--use-distributed-optimizer",
+             "precision": "--bf16" if "--bf16" in document.values else "--fp16"}  # fmt: skip
     kv_heads = numbers["kv_heads"] if "--group-query-attention" in document.values else None
     sizes = {name: numbers[name] for name in (*SIZES, "ep")} | {"kv_heads": kv_heads}
     settings = Settings(
@@ -49,7 +50,8 @@ def read_megatron(document: Document, asked: Asked) -> tuple[Settings, list[Find
         recompute=document.values.get("--recompute-granularity") == "full",
         seq=seq or asked.seq, sequence_parallel="--sequence-parallel" in document.values and tp > 1,
         layers=split, sizes={name: size for name, size in sizes.items() if size is not None},
-        places={name: document.place(flag) for name, flag in names.items() if flag in document.values},
+        places=asked.places(document.file)
+        | {name: document.place(flag) for name, flag in names.items() if flag in document.values},
         chunks=number(document, "--num-virtual-stages-per-pipeline-rank", findings) or (
             2 if "--num-layers-per-virtual-pipeline-stage" in document.values else 1
         ),
@@ -61,10 +63,14 @@ def read_megatron(document: Document, asked: Asked) -> tuple[Settings, list[Find
 def number(document: Document, flag: str, findings: list[Finding], least: int = 1) -> int | None:
     """The whole number after a flag; None without the flag, or with a finding where it is none."""
     text = document.values.get(flag)
+    if flag in document.unset:
+        message = f"{flag} is {document.unset[flag]}, which the file doesn't set to a plain value: it isn't checked"
+        findings.append(warning(document.place(flag), message))
     if text is None:
         return None
-    if not text.isdecimal() or len(text) > 18 or int(text) < least:
-        findings.append(problem(document.place(flag), f"{flag} {text}: a whole number, {least} or more, is needed"))
+    if not text.isdecimal() or len(text) > 18 or not least <= int(text) <= LARGEST:
+        message = f"{flag} {text}: a whole number from {least} to {LARGEST:,} is needed"
+        findings.append(problem(document.place(flag), message))
         return None
     return int(text)
 
@@ -74,4 +80,5 @@ def _launched(document: Document) -> int | None:
     each, nodes = document.values.get("--nproc-per-node"), document.values.get("--nnodes", "1")
     if each is None or nodes is None or not each.isdecimal() or not nodes.isdecimal():
         return None
-    return int(each) * int(nodes)
+    count = int(each[:18]) * int(nodes[:18])
+    return count if 0 < count <= LARGEST else None

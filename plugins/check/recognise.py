@@ -17,8 +17,8 @@ from partita.plugins.check.shell import looks_like_arguments, read_arguments
 from partita.plugins.check.tables import table
 
 FORMS = (
-    "A CONFIG is a DeepSpeed JSON, a TrainingArguments JSON, or a file with Megatron's arguments "
-    "(an argument list or a shell script)"
+    "A CONFIG is a DeepSpeed JSON, a TrainingArguments JSON, an accelerate JSON that names a DeepSpeed one, or a file "
+    "with Megatron's arguments (an argument list or a shell script)"
 )
 
 
@@ -50,7 +50,8 @@ def read_document(path: str) -> Document:
     if not looks_like_arguments(text):
         raise InputError(f"{path} is no JSON and has no flag such as --num-layers. {FORMS}")
     arguments = read_arguments(text)
-    return Document(path, "megatron", arguments.values, arguments.lines, remarks=tuple(arguments.remarks))
+    remarks = tuple(arguments.remarks)
+    return Document(path, "megatron", arguments.values, arguments.lines, remarks=remarks, unset=arguments.unset)
 
 
 def _kind(value: Any) -> str:
@@ -67,10 +68,11 @@ def _json_kind(path: str, value: Mapping[str, Any]) -> Kind:
         ({"stages", "predicted"}, "a plan of Partita"),
         ({"ops", "blocks"}, "a saved graph"),
         ({"model_type"}, "a model's configuration (give it as --model)"),
-        ({"distributed_type"}, "an accelerate configuration"),
     ):
         if keys <= value.keys():
             raise InputError(f"{path} is {what}. {FORMS}")
+    if "distributed_type" in value:
+        return "accelerate"
     sections = {"fp16", "bf16"}
     deepspeed = sum(key in table("deepspeed_keys")["keys"] or key == "partita" for key in value)
     trainer = sum(key in table("training_arguments")["keys"] for key in value)
@@ -80,8 +82,35 @@ def _json_kind(path: str, value: Mapping[str, Any]) -> Kind:
     return "training_arguments" if trainer > deepspeed else "deepspeed"
 
 
+def launched(documents: dict[Kind, Document]) -> tuple[dict[Kind, Document], int | None]:
+    """The documents without accelerate's, whose DeepSpeed configuration takes its place, and the processes it starts.
+
+    InputError where it names none: then nothing of it can be checked.
+    """
+    launcher = documents.get("accelerate")
+    if launcher is None:
+        return documents, None
+    rest = {kind: document for kind, document in documents.items() if kind != "accelerate"}
+    value = launcher.get("deepspeed_config.deepspeed_config_file")
+    if isinstance(value, str) and "deepspeed" not in rest:
+        path = _found(value, launcher.file)
+        if path is None:
+            place = launcher.place("deepspeed_config.deepspeed_config_file")
+            raise InputError(f'{place} names "{value}": no such file here ({os.getcwd()}) or beside it')
+        rest["deepspeed"] = read_document(path)
+    if "deepspeed" not in rest:
+        raise InputError(f"{launcher.file} is accelerate's and names no deepspeed_config_file. {FORMS}")
+    processes = launcher.get("num_processes")
+    return rest, processes if isinstance(processes, int) and processes > 0 else None
+
+
+def _found(name: str, beside: str) -> str | None:
+    """A file that another one names: from here, as the framework looks for it, or beside the other."""
+    return next((str(path) for path in (Path(name), Path(beside).parent / name) if path.is_file()), None)
+
+
 def named_deepspeed(documents: dict[Kind, Document]) -> tuple[dict[Kind, Document], list[Finding]]:
-    """The documents with the DeepSpeed configuration that the TrainingArguments name or hold, and what is wrong there."""
+    """The documents with the DeepSpeed configuration that the TrainingArguments name or hold, and what is wrong."""
     trainer = documents.get("training_arguments")
     given = documents.get("deepspeed")
     value = trainer.get("deepspeed") if trainer else None
@@ -106,8 +135,7 @@ def named_deepspeed(documents: dict[Kind, Document]) -> tuple[dict[Kind, Documen
         same = Path(value).name == Path(given.file).name
         message = f"the Trainer reads {value}, and {given.file} is checked"
         return documents, [] if same else [warning(place, message)]
-    beside = Path(trainer.file).parent / value
-    path = next((str(p) for p in (Path(value), beside) if p.is_file()), None)
+    path = _found(value, trainer.file)
     if path is None:
         return documents, [problem(place, f'deepspeed names "{value}": no such file here ({os.getcwd()}) or beside it')]
     inner = read_document(path)

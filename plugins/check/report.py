@@ -16,12 +16,21 @@ def document(report: Report) -> dict[str, Any]:
     """What ``--json`` prints."""
     return {
         "ok": report.ok,
-        "files": {found.place().file: NAMES[found.kind] for found in reversed(report.documents)},
+        "files": files(report),
         "findings": [finding.document() for finding in report.findings],
         "resolved": resolved(report),
         "predicted": predicted(report),
         "not_checked": list(report.open),
     }
+
+
+def files(report: Report) -> dict[str, str]:
+    """What each file is; one that holds another says both."""
+    found: dict[str, str] = {}
+    for each in report.documents:
+        before = found.get(each.file)
+        found[each.file] = f"{before} with a {NAMES[each.kind]}" if before else NAMES[each.kind]
+    return found
 
 
 def resolved(report: Report) -> dict[str, Any]:
@@ -42,14 +51,14 @@ def predicted(report: Report) -> dict[str, Any] | None:
     if priced is None:
         return None
     found: dict[str, Any] = {
-        "step_seconds": None if report.settings.offload else priced.step_seconds,
+        "step_seconds": priced.step_seconds,
         "memory_limit_bytes": report.limit_bytes,
         "heaviest_stage": priced.heaviest,
         "stages": [{**memory.items(), "total": memory.total} for memory in priced.memory],
         "assumed": list(priced.assumed),
         "best": None,
     }
-    if report.best is not None:
+    if report.best is not None and priced.step_seconds is not None:
         best = report.best.predicted.step_seconds
         found["best"] = {"step_seconds": best, "speedup": priced.step_seconds / best, "arrangement": _best(report)}
     elif report.no_plan:
@@ -63,7 +72,7 @@ def text(report: Report) -> str:
 
 
 def _lines(report: Report) -> Iterator[str]:
-    for file, kind in document(report)["files"].items():
+    for file, kind in files(report).items():
         yield f"{file}: {kind}"
     yield _arrangement(report)
     if report.settings.auto:
@@ -71,9 +80,7 @@ def _lines(report: Report) -> Iterator[str]:
         yield 'what "auto" becomes'
         yield from (f"  {path}: {value}" for path, value in report.settings.auto.items())
     yield ""
-    counts = {
-        kind: sum(f.severity == kind for f in report.findings) for kind in ("problem", "warning", "note")
-    }
+    counts = {kind: sum(f.severity == kind for f in report.findings) for kind in ("problem", "warning", "note")}
     for finding in report.findings:
         yield from _finding(finding)
     words = [f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in counts.items() if count]
@@ -88,8 +95,8 @@ def _arrangement(report: Report) -> str:
     parts = [
         f"{s.devices or unknown} device{'' if s.devices == 1 else 's'}: dp {s.dp or unknown}, tp {s.tp}, pp {s.pp}"
         + (f", sp {s.sp}" if s.sp > 1 else ""),
-        f"global batch {batch.total or unknown} = {batch.micro or unknown} · {batch.accumulation or unknown} micro-batches"
-        f" · dp {s.dp or unknown}",
+        f"global batch {batch.total or unknown} = {batch.micro or unknown} · {batch.accumulation or unknown} "
+        f"micro-batches · dp {s.dp or unknown}",
         f"ZeRO {s.zero}, {s.precision}, {s.optimizer}",
     ]
     return "; ".join(parts)
@@ -110,10 +117,10 @@ def _prediction(report: Report) -> Iterator[str]:
     memory = priced.memory[priced.heaviest]
     where = f" (stage {priced.heaviest})" if len(priced.memory) > 1 else ""
     yield f"heaviest device{where}: {gib(memory.total)} of {gib(report.limit_bytes or 0)}: {items(priced)}"
-    if not report.settings.offload:
+    if priced.step_seconds is not None:
         yield f"predicted step: {duration(priced.step_seconds)} ({describe(priced.candidate)})"
     yield from (f"  assumed: {sentence}" for sentence in priced.assumed)
-    if report.best is not None:
+    if report.best is not None and priced.step_seconds is not None:
         best = report.best.predicted.step_seconds
         gain = priced.step_seconds / best
         yield (

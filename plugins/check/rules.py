@@ -10,6 +10,10 @@ from partita.plugins.check.settings import Settings
 
 # Optimizers that DeepSpeed's ZeRO takes without zero_allow_untested_optimizer.
 TESTED = frozenset({"adam", "adamw", "adagrad", "lion", "muon"})
+# Switches that DeepSpeed takes only with ZeRO.
+SHARDED = (
+    "fp16.fp16_master_weights_and_grads", "bf16.bf16_master_weights_and_grads", "bf16.bf16_optimizer_states",
+)  # fmt: skip
 
 
 def pipeline_findings(settings: Settings) -> Iterator[Finding]:
@@ -19,11 +23,10 @@ def pipeline_findings(settings: Settings) -> Iterator[Finding]:
         return
     place = settings.place("zero")
     if zero >= 2:
-        loses = (
-            f"; dp is 1, so any ZeRO stage holds the same bytes and nothing is lost (accumulation {settings.batch.accumulation})"
-            if dp == 1
-            else f"; stage 1 divides the optimizer's states by dp {dp} and keeps gradients whole" if dp else ""
-        )  # fmt: skip
+        loses = f"; stage 1 divides the optimizer's states by dp {dp} and keeps gradients whole" if dp else ""
+        if dp == 1:
+            steps = settings.batch.accumulation
+            loses = f"; dp is 1, so any ZeRO stage holds the same bytes and nothing is lost (accumulation {steps})"
         yield problem(
             place,
             f"zero_optimization.stage {zero} with a pipeline of {pp} stages: DeepSpeed's pipeline takes 0 and 1{loses}",
@@ -74,18 +77,19 @@ def deepspeed_findings(document: Document, settings: Settings) -> Iterator[Findi
         place = document.place("managed_gradient_accumulation")
         yield problem(place, f"managed_gradient_accumulation false with a pipeline of {settings.pp} stages is refused",
                       "leave out managed_gradient_accumulation")  # fmt: skip
-    for path in ("fp16.fp16_master_weights_and_grads", "bf16.bf16_master_weights_and_grads", "bf16.bf16_optimizer_states"):
+    for path in SHARDED:
         if document.get(path) is True and zero == 0:
             yield problem(document.place(path), f"{path} needs ZeRO stage 1, 2 or 3; the stage is 0")
     kind = document.get("optimizer.type")
-    if isinstance(kind, str) and zero and kind.lower() not in TESTED and not document.get("zero_allow_untested_optimizer"):
-        yield problem(
-            document.place("optimizer.type"), f"{kind} is an optimizer that ZeRO (stage {zero}) wasn't tested with: refused",
-            "zero_allow_untested_optimizer: true", "zero_optimization.stage: 0",
-        )  # fmt: skip
+    allowed = document.get("zero_allow_untested_optimizer")
+    if isinstance(kind, str) and zero and kind.lower() not in TESTED and not allowed:
+        message = f"{kind} is an optimizer that ZeRO (stage {zero}) wasn't tested with, and DeepSpeed refuses it"
+        works = ("zero_allow_untested_optimizer: true", "zero_optimization.stage: 0")
+        yield problem(document.place("optimizer.type"), message, *works)
     if document.get("optimizer.params.max_grad_norm"):
         place = document.place("optimizer.params.max_grad_norm")
-        yield warning(place, "max_grad_norm is no parameter of the optimizer: nothing is clipped by it", "gradient_clipping")
+        message = "max_grad_norm is no parameter of the optimizer: nothing is clipped by it"
+        yield warning(place, message, "gradient_clipping")
     for what, stages in (("offload_optimizer", (1, 2, 3)), ("offload_param", (3,))):
         path = f"zero_optimization.{what}"
         if document.get(f"{path}.device") in ("cpu", "nvme") and zero not in stages:
@@ -96,14 +100,17 @@ def deepspeed_findings(document: Document, settings: Settings) -> Iterator[Findi
 def megatron_findings(document: Document, settings: Settings) -> Iterator[Finding]:
     """What Megatron's own checks refuse when it starts."""
     values = document.values
-    if "--overlap-param-gather" in values and not {"--use-distributed-optimizer", "--use-megatron-fsdp"} & values.keys():
+    sharding = {"--use-distributed-optimizer", "--use-megatron-fsdp"} & values.keys()
+    if "--overlap-param-gather" in values and not sharding:
         place = document.place("--overlap-param-gather")
-        yield problem(place, "--overlap-param-gather works only with the distributed optimizer", "--use-distributed-optimizer")
+        message = "--overlap-param-gather works only with the distributed optimizer"
+        yield problem(place, message, "--use-distributed-optimizer")
     if "--overlap-param-gather" in values and "--overlap-grad-reduce" not in values:
         place = document.place("--overlap-param-gather")
         yield problem(place, "--overlap-param-gather needs --overlap-grad-reduce", "--overlap-grad-reduce")
     if "--sequence-parallel" in values and settings.tp == 1:
-        yield warning(document.place("--sequence-parallel"), "--sequence-parallel has no effect with one tensor-parallel rank")
+        place = document.place("--sequence-parallel")
+        yield warning(place, "--sequence-parallel has no effect with one tensor-parallel rank")
     if settings.chunks > 1 and settings.pp == 1:
         place = document.place(
             next(flag for flag in values if flag.startswith(("--num-virtual", "--num-layers-per-virtual")))

@@ -10,6 +10,9 @@ from partita.plugins.check.finding import Finding, Place, problem
 
 Framework = Literal["deepspeed", "megatron"]
 
+# Of counts and sizes: what is larger is a slip, and would make lists as long as it is.
+LARGEST = 1_000_000
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -19,6 +22,11 @@ class Asked:
     tp: int | None = None
     pp: int | None = None
     seq: int | None = None
+
+    def places(self, file: str) -> dict[str, Place]:
+        """Options as places: they have no line."""
+        given = {name: getattr(self, name) for name in ("tp", "pp", "seq")}
+        return {name: Place(file, None, f"--{name}") for name, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -79,13 +87,13 @@ class Settings:
 
 
 def whole(value: Any, place: Place, least: int, findings: list[Finding]) -> int | None:
-    """A whole number of at least ``least``, or None with a finding. A bool is none, nor is a number in quotes."""
+    """A whole number from ``least`` to LARGEST, or None with a finding. A bool is none, nor is a number in quotes."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST:
         shown = "true" if value is True else "false" if value is False else repr(value)
         findings.append(
-            problem(place, f"{place.path} is {shown}; a whole number, {least} or more, is needed")
+            problem(place, f"{place.path} is {shown}; a whole number from {least} to {LARGEST:,} is needed")
         )
         return None
     return value

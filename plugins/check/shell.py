@@ -14,7 +14,9 @@ from partita.plugins.check.tables import arity
 
 WORD = re.compile(r'"([^"]*)"|\'([^\']*)\'|([^\s"\'()\\;]+)')
 COMMENT = re.compile(r"(^|\s)#.*$")
-ASSIGNED = re.compile(r"""^\s*(?:export\s+|readonly\s+|local\s+)?([A-Za-z_]\w*)=(?:"([^"\s]*)"|'([^'\s]*)'|([^\s"'();]+))""")
+ASSIGNED = re.compile(
+    r"""^\s*(?:(?:export|readonly|local)\s+)?([A-Za-z_]\w*)=(?:"([^"\s]*)"|'([^'\s]*)'|([^\s"'();]+))"""
+)
 VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?::?-([^}]*))?\}|([A-Za-z_]\w*))")
 FLAG = re.compile(r"--[A-Za-z]")
 SINGLE_FLAG = re.compile(r"(?:^|[\s\"'(])--[a-z]")
@@ -22,11 +24,12 @@ SINGLE_FLAG = re.compile(r"(?:^|[\s\"'(])--[a-z]")
 
 @dataclass
 class Arguments:
-    """Values by flag (None: a switch), the line of each, and what could not be made out: (flag, sentence)."""
+    """Values by flag (None: a switch), the line of each, what is odd as (flag, sentence), values that stay unknown."""
 
     values: dict[str, str | None] = field(default_factory=dict)
     lines: dict[tuple[str | int, ...], int] = field(default_factory=dict)
     remarks: list[tuple[str, str]] = field(default_factory=list)
+    unset: dict[str, str] = field(default_factory=dict)
 
 
 def looks_like_arguments(text: str) -> bool:
@@ -71,7 +74,7 @@ def _add(found: Arguments, flag: str, taken: list[str], line: int, kind: str) ->
     if kind == "one" and not taken:
         found.remarks.append((flag, f"{flag} needs a value and has none"))
     if given and "$" in given:
-        found.remarks.append((flag, f"{flag} {given}: the file doesn't set it to a plain value, so it isn't checked"))
+        found.unset[flag] = given
         given = None
     found.values[flag] = given
     found.lines[key] = line

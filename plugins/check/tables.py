@@ -1,9 +1,9 @@
 """What the frameworks know: keys, flags and their arity, read from data files that name their source.
 
-The files were made with the frameworks installed, by a script that walked: for DeepSpeed the pydantic fields and aliases
-of its configuration classes, the names that its plain readers look up, and the parameters of its optimizers and
-schedulers (``refuses`` are the sections whose class forbids other keys); for TrainingArguments the dataclass fields;
-for Megatron the options that its argument parser declares, and the dataclass fields that it turns into options.
+The files were made with the frameworks installed, by a script that walked: for DeepSpeed the pydantic fields and
+aliases of its configuration classes, the names that its plain readers look up, and the parameters of its optimizers
+and schedulers (``refuses`` are the sections whose class forbids other keys); for TrainingArguments the dataclass
+fields; for Megatron the options that its argument parser declares, and the dataclass fields that it turns into options.
 """
 
 from __future__ import annotations

@@ -26,7 +26,8 @@ def check(
     config: Annotated[
         list[str],
         typer.Argument(
-            metavar="CONFIG...", show_default=False,
+            metavar="CONFIG...",
+            show_default=False,
             help="A DeepSpeed JSON, a TrainingArguments JSON, both, or a file with Megatron's arguments.",
         ),
     ],
@@ -48,18 +49,18 @@ def check(
 ) -> int:
     """Say what is wrong with a configuration that you already have, and what would work.
 
-    What kind of file each CONFIG is, is found from its content. Exit status: 0 no problem, 1 problems, 2 a file can't be
-    read.
-    """  # fmt: skip
+    What kind of file each CONFIG is, is found from its content. Exit status: 0 no problem, 1 problems, 2 a file can't
+    be read.
+    """
     from partita.cli import answer
     from partita.errors import InputError
     from partita.plugins.check.checking import check_documents
     from partita.plugins.check.recognise import read_documents
-    from partita.plugins.check.settings import Asked
+    from partita.plugins.check.settings import LARGEST, Asked
 
     for name, value in (("--devices", devices), ("--tp", tp), ("--pp", pp), ("--seq", seq)):
-        if value is not None and value < 1:
-            raise InputError(f"{name} {value}: 1 or more is needed")
+        if value is not None and not 1 <= value <= LARGEST:
+            raise InputError(f"{name} {value}: 1 to {LARGEST:,} work")
     documents = read_documents(config)
     machine = None if cluster is None else _cluster(cluster, devices)
 

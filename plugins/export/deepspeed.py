@@ -15,6 +15,8 @@ from partita.plugins.export.exported import Exported, Inexpressible
 from partita.plugins.export.uniform import Uniform, uniform
 
 NAME = "DeepSpeed"
+# The way out of most refusals: Partita's own engine, inside DeepSpeed's.
+KEEP = 'Or keep the plan, and name its file in the DeepSpeed configuration: "partita": {"plan": FILE}.'
 
 
 def export(plan: Plan) -> Exported:
@@ -25,10 +27,11 @@ def export(plan: Plan) -> Exported:
             f"DeepSpeed's pipeline takes the ZeRO stages 0 and 1, not {numbers.zero}; plan with --fix zero=1 or with "
             "--fix pp=1."
         )
-    if numbers.pp > 1 and numbers.tp > 1:
+    if numbers.tp > 1:
+        # AutoTP is no way out: it cuts by rules of its own, and the batch arithmetic counts its ranks as copies.
         reasons.append(
-            f"DeepSpeed's own pipeline cuts no layers, and the plan has tp={numbers.tp} in {numbers.pp} stages; "
-            "--to megatron can say both, or plan with --fix tp=1."
+            f"It has tp={numbers.tp}, and DeepSpeed's configuration can't say how layers are cut; --to megatron can, "
+            f"or plan with --fix tp=1. {KEEP}"
         )
     if numbers.recompute is None:
         reasons.append("It recomputes some of its blocks only; DeepSpeed recomputes all or none.")
@@ -47,8 +50,6 @@ def configuration(plan: Plan, numbers: Uniform, **more: Any) -> dict[str, Any]:
     user: dict[str, Any] = {**more, "steps_per_print": 10}
     if numbers.zero == 3:
         user["zero_optimization"] = {"memory_efficient_linear": True}
-    if numbers.tp > 1:
-        user["tensor_parallel"] = {"autotp_size": numbers.tp}
     return deepspeed_config(plan, user)
 
 
@@ -75,11 +76,6 @@ def _notes(plan: Plan, numbers: Uniform) -> list[str]:
         ]
     elif numbers.recompute == "full":
         found.append("The model itself must recompute its blocks (gradient_checkpointing_enable() in transformers).")
-    if numbers.tp > 1:
-        found.append(
-            f"DeepSpeed cuts the layers by its own rules (AutoTP); each group of {numbers.tp} ranks must read the same "
-            "samples."
-        )
     return found
 
 

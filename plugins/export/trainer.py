@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from partita.plan import Plan
-from partita.plugins.export.deepspeed import configuration
+from partita.plugins.export.deepspeed import KEEP, configuration
 from partita.plugins.export.exported import Exported, Inexpressible
 from partita.plugins.export.uniform import Uniform, uniform
 
@@ -41,10 +41,7 @@ def replicas(plan: Plan, framework: str) -> Uniform:
     cut = [f"{name}={size}" for name, size in (("pp", numbers.pp), ("tp", numbers.tp)) if size > 1]
     if cut:
         only = ", ".join(f"--fix {name.split('=')[0]}=1" for name in cut)
-        reasons.append(
-            f"It has {' and '.join(cut)}, for which {framework} has no setting; plan with {only}. "
-            'Or keep the plan, and name its file in the DeepSpeed configuration: "partita": {"plan": FILE}.'
-        )
+        reasons.append(f"It has {' and '.join(cut)}, for which {framework} has no setting; plan with {only}. {KEEP}")
     if numbers.recompute is None:
         reasons.append(f"It recomputes some of its blocks only; {framework} recomputes all or none.")
     if reasons:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class Samples:
-    """Random windows of ``seq`` tokens, drawn by (seed, step): every rank and every way of cutting sees the same ones."""
+    """Random windows of ``seq`` tokens, drawn by (seed, step): the same on every rank, however they are divided."""
 
     def __init__(self, text: bytes, seq: int, seed: int):
         self.tokens = torch.frombuffer(bytearray(text), dtype=torch.uint8)

@@ -8,7 +8,7 @@ from partita.errors import InputError
 
 
 def load_text(path: str | Path | None, seq: int) -> bytes:
-    """The text as bytes, each of which is a token. InputError when it can't be read or has no sample of ``seq`` tokens."""
+    """The text as bytes, each of which is a token. InputError when it can't be read or is shorter than a sample."""
     if path is None:
         from pydoc_data.topics import topics
 

@@ -124,6 +124,15 @@ def chain(blocks: int) -> Graph:
     return check(Graph("chain", 1, None, tuple(tensors), tuple(ops), own, ("x0",), (f"x{blocks}",)))
 
 
+@pytest.mark.parametrize(("dp", "cores", "expected"), [(1, 1, 4 * 0.5), (2, 2, 3 * 4 * 0.5), (2, 1, 2 * 3 * 4 * 0.5)])
+def test_each_parameter_costs_the_host_an_op_at_a_step_s_end(dp, cores, expected):
+    device = Device("process", 10**12, {"float32": 1e30}, 1e9, on_host=True, op_seconds=0.5)
+    cluster = Cluster("test", (dp,), device, Link(1e30), Link(1e30), cores)
+    fix = {"pp": 1, "dp": dp, "tp": 1, "micro_batch": 1, "recompute": "none", "zero": 0}
+    found = plan(Problem(chain(4), cluster, dp, precision="fp32", target="partita", fix=fix))
+    assert found.predicted.breakdown.sync_seconds == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(
     ("cores", "pp", "dp", "micro_batches"),
     [(None, 4, 1, 8), (8, 4, 1, 8), (4, 4, 1, 8), (3, 4, 1, 8), (2, 4, 1, 8), (1, 4, 1, 8), (2, 4, 1, 1), (2, 2, 2, 4),

@@ -19,7 +19,6 @@ def deepspeed_numbers(config: dict[str, Any]) -> tuple[Any, ...]:
     return (
         read.train_batch_size, read.train_micro_batch_size_per_gpu, read.gradient_accumulation_steps,
         read.zero_optimization_stage, read.bfloat16_config.enabled, read.float16_config.enabled,
-        read.tensor_parallel_config.autotp_size,
     )  # fmt: skip
 
 

@@ -83,8 +83,9 @@ def deepspeed_engine(case: Case, plan: Plan, lowered: Lowered, weights: Weights,
 
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     _forget_earlier_engines()
+    make = None if case.optimizer == "configured" else lambda found: optimizer_of(case, list(found.values()))
     engine = initialize(
-        plan, lowered, optimizer=lambda parameters: optimizer_of(case, list(parameters.values())),
+        plan, lowered, optimizer=make,
         config={"gradient_clipping": case.clip_norm or 0.0, **case.config}, weights=weights,
     )  # fmt: skip
     stage, trained, step = engine.module, engine.module.trained, engine._take_model_step

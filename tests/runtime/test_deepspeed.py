@@ -46,6 +46,11 @@ def table() -> list[tuple[str, Case]]:
              for model in ("gpt2", "llama") for name in PADDED]  # fmt: skip
     rows += [(f"gpt2 untied {name}", Case("gpt2 untied", LAYOUTS[name])) for name in ("pp2", "pp2 tp2")]
     rows += [("gpt2 frozen middle pp2", Case("gpt2 frozen middle", LAYOUTS["pp2"]))]
+    configured = {"optimizer": {"type": "Adam", "params": {"lr": 1e-2, "torch_adam": True, "adam_w_mode": False}}}
+    rows += [
+        (f"gpt2 {name} configured", Case("gpt2", LAYOUTS[name], optimizer="configured", config=configured))
+        for name in ("pp2", "dp2 zero1")
+    ]
     rows = [(name, replace(row, engine="deepspeed")) for name, row in rows]
     rows += [(f"{name} partitioned", replace(row, config=PARTITIONED)) for name, row in rows if "zero3" in name]
     return rows

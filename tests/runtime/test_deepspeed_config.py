@@ -121,13 +121,17 @@ REFUSED = [
         "without a pipeline: zero=1 and 0 work, or pp=1",
     ),
     (
-        Case("gpt2 frozen start", Layout(pp=2)),
-        'nothing is trained in stage "stage 0" (blocks embedding … model.transformer.h.1), and DeepSpeed needs an '
-        "optimizer on every rank: give the stage a block that is trained, or plan for target=partita",
+        Case("gpt2 frozen middle", Layout(pp=3)),
+        'nothing is trained in stage "stage 1" (blocks model.transformer.h.1 … model.transformer.h.2), and DeepSpeed '
+        "needs an optimizer on every rank: give the stage a block that is trained, or plan for target=partita",
     ),
     (
         Case("gpt2", Layout(dp=2), config={"optimizer": {"type": "Adam"}}),
         "initialize was given an optimizer, and the DeepSpeed configuration has one too; remove one",
+    ),
+    (
+        Case("gpt2", Layout(dp=2), optimizer="configured"),
+        'there is no optimizer: give initialize one, or the DeepSpeed configuration an "optimizer" section',
     ),
     (
         Case("gpt2", Layout(dp=2), config={"train_batch_size": 2}),
@@ -139,4 +143,5 @@ REFUSED = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("case", "message"), REFUSED, ids=[message[:40] for _, message in REFUSED])
 def test_every_rank_is_told_what_deepspeed_can_not_run(pool: Pool, case: Case, message: str) -> None:
-    assert pool.run(refusal, 2, replace(case, engine="deepspeed")) == [message] * 2
+    ranks = case.layout.devices
+    assert pool.run(refusal, ranks, replace(case, engine="deepspeed")) == [message] * ranks

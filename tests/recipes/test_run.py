@@ -1,0 +1,118 @@
+"""The real ``partita run gpt3-tiny``: processes on this machine, a real text, losses compared with one device."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from partita.cli.main import main
+from partita.plan import load_plan
+from partita.recipes.gpt3 import run as recipe
+from partita.recipes.gpt3.ranks import quiet_environment, run_ranks
+
+CLI = str(Path(sys.executable).parent / "partita")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def partita_run(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [CLI, "run", "gpt3-tiny", "--steps", "3", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
+
+
+RUNS = {
+    "the planner's choice": (["--devices", "2"], "dp=2"),
+    "pp2 tp2": (["--fix", "pp=2", "--fix", "tp=2"], "pp=2, tp=2, dp=1"),
+    "megatron": (["--devices", "2", "--fix", "tp=2", "--target", "megatron"], "tp=2"),
+    "partita": (["--devices", "2", "--fix", "pp=2", "--target", "partita"], "pp=2"),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_equal_to_one_device(name: str, tmp_path: Path) -> None:
+    words, arrangement = RUNS[name]
+    done = partita_run(*words, "--compare", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert arrangement in done.stdout
+    assert done.stdout.endswith("\nequal: true\n")
+    assert "Traceback" not in done.stderr
+    logged = re.findall(
+        r"^step +(\d+)  loss (\d\.\d{6})  +\d+ tokens/s  step \d+\.\d{3} s \(predicted \d\.\d{3} s\)$",
+        done.stdout,
+        re.M,
+    )
+    compared = re.findall(r"^ +(\d+)    (\d\.\d{6})    \d\.\d{6} +(\S+)$", done.stdout, re.M)
+    assert [(step, loss) for step, loss, _ in compared] == logged
+    assert [step for step, _ in logged] == ["1", "2", "3"]
+    assert all(float(difference) <= 1e-4 for _, _, difference in compared)
+    # It learns: bytes of English drawn blindly from 257 cost log 257 = 5.55 each.
+    losses = [float(loss) for _, loss in logged]
+    assert 5.3 < losses[0] < 5.7
+    assert losses[2] < losses[1] < losses[0]
+
+
+def test_own_text_and_own_plan(tmp_path: Path) -> None:
+    text = tmp_path / "own.txt"
+    text.write_bytes(b"abcdefgh" * 64)
+    words = ["--precision", "fp32", "--cluster", "cpu", "--devices", "2", "--global-batch", "4", "--seq", "16"]
+    assert main(["plan", "gpt3-tiny", *words, "-o", str(tmp_path / "plan.json")]) == 0
+    done = partita_run("--plan", "plan.json", "--text", "own.txt", "--checkpoint", "a/b", "--compare", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("\nequal: true\n")
+    losses = [float(loss) for loss in re.findall(r"loss (\S+)", done.stdout)]
+    # Eight bytes that follow each other: a real text would not be learnt so fast.
+    assert losses[2] < 4.5
+    assert (tmp_path / "a" / "b" / "latest").read_text() == "global_step3"
+
+
+def test_a_difference_is_exit_1(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Losses that the one device will not have: those of weights and samples of another seed."""
+    words = ["--precision", "fp32", "--cluster", "cpu", "--devices", "1", "--global-batch", "4", "--seq", "16"]
+    assert main(["plan", "gpt3-tiny", *words, "-o", str(tmp_path / "plan.json")]) == 0
+    plan = load_plan(tmp_path / "plan.json")
+
+    def common(seed: int) -> list[str]:
+        return ["--steps", "2", "--learning-rate", "0.001", "--seed", str(seed)]
+
+    assert recipe._train("gpt3-tiny", plan, common(1), tmp_path, None) == 0
+    assert recipe._compare("gpt3-tiny", plan, common(1), tmp_path) == 0
+    assert recipe._compare("gpt3-tiny", plan, common(2), tmp_path) == 1
+    assert capfd.readouterr().out.endswith("\nequal: false\n")
+
+
+def test_fewer_processes_than_devices(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["--precision", "fp32", "--cluster", "cpu", "--devices", "2", "--global-batch", "4", "--seq", "16"]
+    assert main(["plan", "gpt3-tiny", *words, "-o", str(tmp_path / "plan.json")]) == 0
+    command = [sys.executable, "-m", "partita.recipes.gpt3.train", "gpt3-tiny", "--plan", str(tmp_path / "plan.json")]
+    assert run_ranks(command, 1, quiet_environment()) == 2
+    err = capfd.readouterr().err
+    assert "rank 0: the plan runs on 2 devices, 1 processes were started; start 2\n" in err
+    assert "partita: rank 0 of 1 ended with exit status 2\n" in err
+    assert "Traceback" not in err
+
+
+def test_a_killed_rank_ends_the_run(tmp_path: Path) -> None:
+    command = [CLI, "run", "gpt3-tiny", "--steps", "100000", "--devices", "2", "--seq", "16", "--global-batch", "4"]
+    with (tmp_path / "err").open("w") as err:
+        running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err, text=True, cwd=tmp_path)
+    assert running.stdout is not None
+    for line in running.stdout:
+        if line.startswith("step    3"):
+            break
+    children = psutil.Process(running.pid).children(recursive=True)
+    ranks = {child.environ()["RANK"]: child for child in children if "RANK" in child.environ()}
+    assert sorted(ranks) == ["0", "1"]
+    start = time.monotonic()
+    ranks["1"].kill()
+    running.stdout.close()
+    assert running.wait(60) == 1
+    assert time.monotonic() - start < 60
+    said = (tmp_path / "err").read_text()
+    assert said.splitlines()[-1] == "partita: rank 1 of 2 was killed by SIGKILL; the other ranks were stopped"
+    _, alive = psutil.wait_procs(children, timeout=5)
+    assert alive == []

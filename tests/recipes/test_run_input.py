@@ -1,0 +1,74 @@
+"""``partita run gpt3-tiny`` with options that can't be meant: exit 2 and one message, before anything is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from partita.cli.main import main
+
+PLAN = ["--cluster", "cpu", "--devices", "2", "--global-batch", "4", "--seq", "16", "-o"]
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with plans of gpt3-tiny, in fp32, in bf16 and for Megatron, of gpt3-125m, and with texts."""
+    folder = tmp_path_factory.mktemp("plans")
+    for name, model, words in (
+        ("plan", "gpt3-tiny", ["--precision", "fp32"]),
+        ("bf16", "gpt3-tiny", ["--precision", "bf16"]),
+        ("megatron", "gpt3-tiny", ["--precision", "fp32", "--target", "megatron"]),
+        ("other", "gpt3-125m", ["--precision", "fp32"]),
+    ):
+        assert main(["plan", model, *words, *PLAN, str(folder / f"{name}.json")]) == 0
+    (folder / "short.txt").write_bytes(b"x" * 16)
+    (folder / "broken.json").write_text('{"version": 1,\n "model": }')
+    return folder
+
+
+CASES = [
+    (["--steps", "0"], "--steps 0: at least 1 is needed"),
+    (["--steps", "-3"], "--steps -3: at least 1 is needed"),
+    (["--steps", "many"], "'--steps': Input should be a valid integer"),
+    (["--learning-rate", "nan"], "--learning-rate nan: a positive, finite number is needed, such as 0.001"),
+    (["--learning-rate", "0"], "--learning-rate 0.0: a positive, finite number is needed, such as 0.001"),
+    (["--seed", "-1"], "--seed -1: from 0 to 4294967295 work"),
+    (["--fix", "tp=3"], "tp=3"),
+    (["--devices", "0"], "devices"),
+    (["--text", "nowhere.txt"], "nowhere.txt: no such file"),
+    (["--text", "FOLDER"], "can't be read: Is a directory"),
+    (
+        ["--text", "FOLDER/short.txt", "--plan", "FOLDER/plan.json"],
+        "short.txt: the text has 16 bytes; a sample takes 16 tokens of a byte each, so at least 17 are needed",
+    ),
+    (["--plan", "nowhere.json"], "nowhere.json: no such file"),
+    (["--plan", "FOLDER/broken.json"], "broken.json: line 2, column 11: broken JSON"),
+    (["--plan", "FOLDER/other.json"], 'other.json: the plan is for "gpt3-125m", not for "gpt3-tiny"'),
+    (
+        ["--plan", "FOLDER/plan.json", "--fix", "tp=2", "--global-batch", "8"],
+        "--global-batch, --fix with --plan",
+    ),
+    (["--compare", "--precision", "bf16"], "--compare with a plan in bf16: losses are compared in fp32"),
+    (["--compare", "--plan", "FOLDER/bf16.json"], "--compare with a plan in bf16: losses are compared in fp32"),
+    (
+        ["--plan", "FOLDER/megatron.json", "--checkpoint", "saved"],
+        "--checkpoint saved: checkpoints are DeepSpeed's, the plan is for megatron",
+    ),
+    (["--checkpoint", "FOLDER/short.txt/saved"], "can't be made: Not a directory"),
+]
+
+
+@pytest.mark.parametrize(("words", "says"), CASES, ids=[" ".join(words) for words, _ in CASES])
+def test_what_can_not_be_meant(
+    words: list[str], says: str, plans: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    status = main(["run", "gpt3-tiny", *(word.replace("FOLDER", str(plans)) for word in words)])
+    out, err = capfd.readouterr()
+    assert status == 2
+    assert says in err
+    assert "Traceback" not in err
+    assert "starting" not in out
+    assert list(tmp_path.iterdir()) == []
