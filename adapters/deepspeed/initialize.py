@@ -12,7 +12,6 @@ from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.config import DeepSpeedConfig
 from torch import nn
 
-from partita.adapters.deepspeed.config import deepspeed_config
 from partita.adapters.deepspeed.engine import PlannedEngine
 from partita.adapters.deepspeed.mpu import Mpu
 from partita.adapters.torch.groups import Groups
@@ -21,6 +20,7 @@ from partita.adapters.torch.stage import BlockModule
 from partita.adapters.torch.weights import Weights
 from partita.errors import PlanError
 from partita.plan import Plan
+from partita.plugins.export.deepspeed_config import deepspeed_config
 
 Optimizer = Callable[[Mapping[str, nn.Parameter]], torch.optim.Optimizer]
 

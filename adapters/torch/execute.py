@@ -25,7 +25,6 @@ from partita.plugins.capture_torch.convert import decode
 from partita.spacetime.program import LocalOp
 from partita.spacetime.transform import RANDOM
 
-
 # Where an op's probability of dropping stands among its arguments.
 PROBABILITY = {"dropout": (1, "p"), "native_dropout": (1, "p"), "scaled_dot_product_attention": (4, "dropout_p")}
 

@@ -21,8 +21,8 @@ from partita.graph import Block, Op, Tensor
 
 def fold(model: nn.Module, ops: list[Op], tensors: Mapping[str, Tensor]) -> tuple[list[Op], list[Block]]:
     """The ops with their blocks, grouped by block, and the blocks in order of execution."""
-    layers = _layers(model, ops, tensors)
     flowing = _reached(ops, tensors)
+    layers = _layers(model, flowing, tensors)
     home: dict[str, str] = {}
     runs = [(key, list(group)) for key, group in groupby(flowing, key=lambda op: _layer_of(op.module, layers))]
     last_layer = max((index for index, (key, _) in enumerate(runs) if key), default=-1)
@@ -88,11 +88,11 @@ def _chained(items: list[str], ops: list[Op], tensors: Mapping[str, Tensor]) -> 
     read: list[set[str]] = []
     for item in items:
         inside = [op for op in ops if f"{op.module}.".startswith(f"{item}.")]
-        made.append({name for op in inside for name in op.outputs if tensors[name].gradient})
+        made.append({name for op in inside for name in op.outputs})
         read.append({name for op in inside for name in op.inputs})
         if not any(tensors[name].role == "parameter" for name in read[-1]):
             return False
-    # The reader may see the value through an op outside both (a residual scale): follow one step of such ops.
+    # The reader may see the value through an op outside both (a residual scale): follow such ops.
     for op in ops:
         if not any(f"{op.module}.".startswith(f"{item}.") for item in items):
             for group in made:

@@ -90,7 +90,7 @@ def launched(documents: dict[Kind, Document]) -> tuple[dict[Kind, Document], int
     launcher = documents.get("accelerate")
     if launcher is None:
         return documents, None
-    rest = {kind: document for kind, document in documents.items() if kind != "accelerate"}
+    rest: dict[Kind, Document] = {kind: document for kind, document in documents.items() if kind != "accelerate"}
     value = launcher.get("deepspeed_config.deepspeed_config_file")
     if isinstance(value, str) and "deepspeed" not in rest:
         path = _found(value, launcher.file)

@@ -84,8 +84,8 @@ def deepspeed_findings(document: Document, settings: Settings) -> Iterator[Findi
     allowed = document.get("zero_allow_untested_optimizer")
     if isinstance(kind, str) and zero and kind.lower() not in TESTED and not allowed:
         message = f"{kind} is an optimizer that ZeRO (stage {zero}) wasn't tested with, and DeepSpeed refuses it"
-        works = ("zero_allow_untested_optimizer: true", "zero_optimization.stage: 0")
-        yield problem(document.place("optimizer.type"), message, *works)
+        mends = ("zero_allow_untested_optimizer: true", "zero_optimization.stage: 0")
+        yield problem(document.place("optimizer.type"), message, *mends)
     if document.get("optimizer.params.max_grad_norm"):
         place = document.place("optimizer.params.max_grad_norm")
         message = "max_grad_norm is no parameter of the optimizer: nothing is clipped by it"

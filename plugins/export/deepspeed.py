@@ -9,8 +9,8 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import Any
 
-from partita.adapters.deepspeed.config import deepspeed_config
 from partita.plan import Plan
+from partita.plugins.export.deepspeed_config import deepspeed_config
 from partita.plugins.export.exported import Exported, Inexpressible
 from partita.plugins.export.uniform import Uniform, uniform
 

@@ -76,7 +76,7 @@ def train(options: argparse.Namespace) -> None:
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
     else:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ["WORLD_SIZE"])))
+        torch.set_num_threads(max(1, (len(os.sched_getaffinity(0))) // int(os.environ["WORLD_SIZE"])))
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     text = load_text(options.text, plan.seq)
 

@@ -35,6 +35,7 @@ class Layout:
         n = len(blocks)
         sizes = self.sizes or [round((i + 1) * n / self.pp) - round(i * n / self.pp) for i in range(self.pp)]
         assert (len(sizes), sum(sizes)) == (self.pp, n), f"{sizes} for {n} blocks on {self.pp} stages"
+        assert min(sizes) > 0, f"an empty stage: {sizes}"
         ends = [sum(sizes[: i + 1]) for i in range(self.pp)]
         return [tuple(blocks[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
 

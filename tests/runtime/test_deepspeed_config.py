@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from partita.adapters.deepspeed.config import deepspeed_config
 from partita.errors import PlanError
 from partita.graph import Graph
 from partita.plan import Plan
 from partita.plugins.capture_huggingface import capture_config
+from partita.plugins.export.deepspeed_config import deepspeed_config
 from tests.ranks.pool import Pool
 from tests.runtime.engines import Case
 from tests.runtime.programs import Layout, plan
