@@ -17,7 +17,7 @@ from partita.plugins.check.settings import Batch, Settings
 def completed(settings: Settings) -> Settings:
     """The settings with the numbers of the batch that follow from the others; None stays where nothing follows."""
     micro, accumulation, total = settings.written.micro, settings.written.accumulation, settings.written.total
-    dp = settings.dp
+    dp = settings.counted
     if dp is not None:
         if total and micro and not accumulation:
             accumulation = _exact(total, micro * dp)
@@ -38,7 +38,7 @@ def _exact(number: int, by: int) -> int | None:
 
 def batch_findings(settings: Settings) -> Iterator[Finding]:
     """What doesn't close, in the terms of the file."""
-    written, dp = settings.written, settings.dp
+    written, dp = settings.written, settings.counted
     micro, accumulation, total = written.micro, written.accumulation, written.total
     if not micro and not total:
         if settings.framework == "deepspeed" and not settings.auto and not settings.trainer:
@@ -57,10 +57,11 @@ def batch_findings(settings: Settings) -> Iterator[Finding]:
 
 
 def _three(settings: Settings, micro: int, accumulation: int, total: int) -> Iterator[Finding]:
-    dp, keys, place = settings.dp, settings.keys, settings.place("total")
+    dp, keys, place = settings.counted, settings.keys, settings.place("total")
     each = micro * accumulation
     replicas = _exact(total, each)
-    devices = [] if replicas is None else [f"dp {replicas} ({replicas * settings.model_parallel} devices)"]
+    each_device = settings.model_parallel if settings.counted == settings.dp else settings.pp * settings.sp
+    devices = [] if replicas is None else [f"dp {replicas} ({replicas * each_device} devices)"]
     if dp is None:
         if settings.devices is None and replicas is None:
             below, above = total // each * each, (total // each + 1) * each
@@ -112,4 +113,6 @@ def _origin(settings: Settings) -> str:
     sizes = (("tp", settings.tp), ("pp", settings.pp), ("sp", settings.sp))
     parts = [f"{name} {size}" for name, size in sizes if size > 1]
     devices = f"{settings.devices} device{'' if settings.devices == 1 else 's'}"
+    if settings.counted != settings.dp:
+        return f" (dp = {devices}: with AutoTP DeepSpeed takes every process for a replica here)"
     return f" (dp = {devices} / ({' · '.join(parts)}))" if parts else f" (dp = {devices})"

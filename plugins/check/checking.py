@@ -83,7 +83,8 @@ def check_documents(
     findings += pipeline_findings(settings)
     findings += size_findings(settings)
     findings += sequence_findings(settings)
-    report = Report(tuple(found.values()), settings, (), ranks(settings, cluster) if cluster else {})
+    launcher = [document for kind, document in documents.items() if kind == "accelerate"]
+    report = Report((*launcher, *found.values()), settings, (), ranks(settings, cluster) if cluster else {})
     if graph is None:
         report = replace(report, open=("memory and time: --model and --cluster are needed",))
     else:
@@ -112,9 +113,9 @@ def _read(found: Mapping[Kind, Document], asked: Asked, hidden: int | None) -> t
 
 def problem_of(settings: Settings, graph: Graph, cluster: Cluster) -> Problem:
     """The planner's question with the user's model, machine, batch, precision and optimizer, and nothing held."""
-    assert settings.batch.total
+    assert settings.samples
     return Problem(
-        graph=graph, cluster=cluster, global_batch=settings.batch.total, precision=settings.precision,
+        graph=graph, cluster=cluster, global_batch=settings.samples, precision=settings.precision,
         optimizer=settings.optimizer, target=settings.framework,
     )  # fmt: skip
 
@@ -124,7 +125,7 @@ def _priced(report: Report, graph: Graph, groups: Alike, cluster: Cluster | None
     settings = report.settings
     if cluster is None:
         return replace(report, open=("memory and time: --cluster is needed",)), []
-    if not settings.batch.total:
+    if not settings.samples:
         return replace(report, open=("memory and time: the batch isn't known",)), []
     if settings.devices and settings.devices > cluster.devices:
         return report, []

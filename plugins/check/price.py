@@ -71,7 +71,7 @@ def price(settings: Settings, numbers: Numbers) -> Priced:
     bounds = _bounds(settings, numbers, candidate)
     if candidate.pp > 1 and settings.layers is None:
         assumed.append("stages cut as well as can be: the file doesn't say where")
-    closes = candidate.micro * candidate.micro_batches * candidate.dp == settings.batch.total
+    closes = candidate.micro * candidate.micro_batches * candidate.dp == settings.samples
     timed = closes and not settings.offload
     seconds = step_seconds(numbers.table(candidate, inf), bounds) if timed else None
     return Priced(candidate, bounds, _memory(settings, numbers, candidate, bounds), seconds, tuple(assumed))

@@ -104,6 +104,7 @@ def _parallel(value: _Values, asked: Asked) -> dict[str, Any]:
             message = f"{paths[name]} is {in_file}, and --{name} {given} was given; leave out one"
             value.findings.append(problem(place, message))
         found[name] = in_file or given or 1
+    found["autotp"] = bool(written["tp"])
     found["places"] = {name: value.place(path) for name, path in paths.items() if written[name]} | {
         "zero": value.place("zero_optimization.stage"), "sp": value.place("sequence_parallel_size"),
         "precision": value.place("bf16.enabled" if value.on("bf16.enabled") else "fp16.enabled"),

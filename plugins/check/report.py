@@ -39,6 +39,7 @@ def resolved(report: Report) -> dict[str, Any]:
     found: dict[str, Any] = {
         "framework": s.framework, "devices": s.devices, "dp": s.dp, "tp": s.tp, "pp": s.pp, "sp": s.sp,
         "micro_batch": s.batch.micro, "micro_batches": s.batch.accumulation, "global_batch": s.batch.total,
+        "samples": s.samples,
         "zero": s.zero, "precision": s.precision, "optimizer": s.optimizer, "recompute": s.recompute, "seq": s.seq,
         "layers_per_stage": list(s.layers) if s.layers else None, "auto": dict(s.auto),
     }  # fmt: skip

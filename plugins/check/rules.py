@@ -70,6 +70,12 @@ def _on(document: Document, settings: Settings, name: str) -> bool:
 def deepspeed_findings(document: Document, settings: Settings) -> Iterator[Finding]:
     """What DeepSpeed's own checks refuse when it starts, and keys without effect at this ZeRO stage."""
     zero = settings.zero
+    if settings.counted != settings.dp and settings.tp > 1:
+        yield note(
+            document.place("tensor_parallel.autotp_size"),
+            f"AutoTP: DeepSpeed's batch arithmetic takes all {settings.devices} processes for replicas, of which "
+            f"{settings.dp} exist: a step of train_batch_size {settings.batch.total} is {settings.samples} samples",
+        )
     if document.get("gradient_allreduce_op") == "sum" and zero == 3:
         message = 'gradient_allreduce_op "sum" with ZeRO stage 3: DeepSpeed refuses it'
         yield problem(document.place("gradient_allreduce_op"), message, 'gradient_allreduce_op: "mean"')

@@ -62,6 +62,7 @@ class Settings:
     sequence_parallel: bool = False
     trainer: bool = False
     planned: bool = False
+    autotp: bool = False
     chunks: int = 1
     layers: tuple[int, ...] | None = None
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -80,6 +81,22 @@ class Settings:
         if self.devices is None or self.devices % self.model_parallel:
             return None
         return self.devices // self.model_parallel
+
+    @property
+    def counted(self) -> int | None:
+        """Replicas in the framework's own batch arithmetic.
+
+        With AutoTP and no pipeline DeepSpeed reads the batch before it knows of the groups, and takes every process
+        for a replica.
+        """
+        return self.dp if self.dp is None or not self.autotp or self.pp > 1 else self.dp * self.tp
+
+    @property
+    def samples(self) -> int | None:
+        """Samples that a step really takes: what the replicas that exist do."""
+        if not self.counted or self.dp is None or self.batch.total is None:
+            return None
+        return self.batch.total * self.dp // self.counted
 
     def place(self, name: str) -> Place:
         """Where a setting is written, or the file itself."""

@@ -185,6 +185,7 @@ def test_the_launchers_file_of_accelerate(check: Check) -> None:
     }
     found = check({"accelerate.json": launcher}, status=0)
     assert (found["resolved"]["devices"], found["resolved"]["global_batch"]) == (4, 8)
+    assert found["files"] == {"accelerate.json": "accelerate configuration", "ds.json": "DeepSpeed configuration"}
     check({"accelerate.json": {**launcher, "num_processes": 2}}, status=1)
     check.write("accelerate.json", {**launcher, "deepspeed_config": {"zero_stage": 2}})
     assert "names no deepspeed_config_file" in check.refused("accelerate.json")

@@ -158,3 +158,17 @@ def test_more_stages_than_blocks(check: Check) -> None:
     (finding,) = problems(found)
     assert "8 stages" in finding["message"]
     assert "some would be empty" in finding["message"]
+
+
+def test_autotp_counts_its_ranks_as_replicas(check: Check) -> None:
+    """As DeepSpeed's own reading of the batch does, which knows nothing of the groups yet."""
+    config = {"train_batch_size": 8, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2}
+    tp = {"tensor_parallel": {"autotp_size": 2}}
+    (finding,) = problems(check({"ds.json": {**config, **tp}}, "--devices", "8", status=1))
+    assert "dp 8 = 16" in finding["message"]
+    assert "train_batch_size: 16" in finding["works"]
+    found = check({"ds.json": {**config, **tp, "train_batch_size": 16}}, "--devices", "8", status=0)
+    (note,) = found["findings"]
+    assert "train_batch_size 16 is 8 samples" in note["message"]
+    assert (found["resolved"]["dp"], found["resolved"]["samples"]) == (4, 8)
+    check({"ds.json": config}, "--devices", "8", "--tp", "2", status=0)
