@@ -94,6 +94,7 @@ def test_python_on_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.M
         exec(compile("\n" * (line - 1) + text, str(page), "exec"), names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_on_a_page_run(page: Path, tmp_path: Path) -> None:
     """Shell blocks under ``<!-- run -->``, all of a page in one folder: one reads what another wrote."""

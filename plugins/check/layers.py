@@ -140,9 +140,11 @@ def _expanded(text: str) -> str:
     """``(tt|)*3`` and ``t*3`` written out, commas and blanks left out."""
     text = re.sub(r"[,\s]", "", text)
     # Repeats of repeats grow fast: what is longer than any model stays as it is, and its "(" is refused.
-    while len(text) <= LARGEST and (match := re.search(r"\(([^()]*)\)\*(\d{1,4})|([A-Za-z])\*(\d{1,4})", text)):
-        part, times = (match[1], match[2]) if match[2] else (match[3], match[4])
-        text = text[: match.start()] + part * int(times) + text[match.end() :]
+    while match := re.search(r"\(([^()]*)\)\*(\d{1,4})|([A-Za-z])\*(\d{1,4})", text):
+        part, times = (match[1], int(match[2])) if match[2] else (match[3], int(match[4]))
+        if len(text) + len(part) * times > LARGEST:
+            break
+        text = text[: match.start()] + part * times + text[match.end() :]
     return text
 
 

@@ -23,6 +23,8 @@ import torch
 from partita.plugins.capture_torch import capture_module
 from tests.capture.models import NAMES, SAMPLES, SEQ, build, exported, from_config
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", NAMES)
 def test_blocks_and_parameters_are_the_same_and_the_models(name: str) -> None:

@@ -15,6 +15,8 @@ from partita.plugins.check.report import document, text
 from partita.plugins.check.settings import Asked
 from partita.plugins.check.tables import arity, table
 
+pytestmark = pytest.mark.slow
+
 ODD: tuple[Any, ...] = (
     None,
     True,

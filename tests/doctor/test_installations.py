@@ -17,6 +17,8 @@ from partita.plugins.doctor.installed import numbers, packages
 from partita.plugins.doctor.installed import tested as together
 from tests.doctor.environment import FRAMEWORKS, Environment, bare
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 CLI = Path(sys.executable).parent / "partita"
 

@@ -13,6 +13,8 @@ from tests.export.plans import made, recomputing, split
 from tests.ranks.pool import Pool
 from tests.runtime.programs import Layout
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("deepspeed")
 pytest.importorskip("transformers")
 

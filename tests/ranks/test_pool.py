@@ -15,6 +15,8 @@ import pytest
 
 from tests.ranks.pool import Pool, RankError, RankTimeout
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -90,7 +92,6 @@ def test_failures_name_the_rank_and_the_next_call_works() -> None:
     assert not any(psutil.pid_exists(pid) for pid in last)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_behind(tmp_path: Path, end: signal.Signals) -> None:
     """A run of pytest from another folder, ended while its ranks hang in a collective."""

@@ -15,6 +15,8 @@ from tests.runtime.parity import assert_equal
 from tests.runtime.programs import Layout, program
 from tests.runtime.training import Outcome, capture, train
 
+pytestmark = pytest.mark.slow
+
 
 def transfers(lowered: Program, micro: int | None) -> list[Transfer]:
     """What one copy sends for a micro-batch, or (None) at the end of the step."""

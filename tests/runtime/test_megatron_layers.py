@@ -29,6 +29,8 @@ from tests.ranks.pool import Pool
 from tests.runtime.models import MODELS, SEQ, Batch
 from tests.runtime.programs import Layout, program
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 
 
