@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 CLI = Path(sys.executable).parent / "partita"
 BIG = ["plan", "gpt3-6.7b", "--cluster", "4x8xa100-80gb", "--global-batch", "512", "--json"]
 HEAVY = {"torch", "transformers", "deepspeed", "megatron", "numba", "scipy", "networkx", "highspy"}

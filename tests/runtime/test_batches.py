@@ -12,6 +12,8 @@ from tests.runtime.parity import assert_equal
 from tests.runtime.programs import Layout
 from tests.runtime.training import refusal, train
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(("samples", "dp"), [(8, 1), (4, 1), (2, 1), (1, 1), (4, 2), (2, 2), (1, 2), (1, 4)])
 def test_c09_gradients_are_a_mean_over_the_global_batch(pool: Pool, samples: int, dp: int) -> None:

@@ -17,6 +17,8 @@ from tests.runtime.models import Batch
 from tests.runtime.programs import Layout
 from tests.runtime.training import Part, dense_model, global_batch
 
+pytestmark = pytest.mark.slow
+
 
 def spoiled(batches: list[Batch], how: str) -> Iterator[Batch]:
     """The batches of a step with something wrong with the last one."""
