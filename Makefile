@@ -16,7 +16,7 @@ environment:
 	@sh bootstrap.sh
 
 demo: environment ## plan a small GPT for 4 processes, train it, and compare with one device
-	@.venv/bin/partita run gpt3-tiny --fix pp=2 --fix tp=2 --compare
+	@.venv/bin/partita run gpt3-tiny --fix pp=2 --fix tp=2 --fix micro_batches=4 --compare
 
 test: lint ## everything that must hold: lint and all tests
 	@$(PYTHON) -m pytest tests
