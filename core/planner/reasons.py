@@ -43,7 +43,7 @@ def reasons(
     yield from _odd_blocks(numbers, c, cutting.bounds)
     if c.pp > 1 and c.micro_batches < c.pp:
         yield (
-            f"Warning: {c.micro_batches} micro-batches for {c.pp} stages leave the devices idle for "
+            f"Warning: too few micro-batches ({c.micro_batches}) for {c.pp} stages leave the devices idle for "
             f"{predicted.bubble_fraction:.0%} of the pipeline's time; {c.pp} or more micro-batches waste less."
         )
     where = numbers.placement(c)
