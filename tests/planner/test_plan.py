@@ -180,7 +180,7 @@ def test_c23_fewer_micro_batches_than_stages_is_a_warning(made):
     graph = made.chain([1e-3] * 4)
     found = plan(made.problem(graph, batch=2, fix=parse_fix(["pp=4", "micro_batches=2", "recompute=none"])))
     assert found.predicted.bubble_fraction == 0.6
-    assert any(reason.startswith("Warning: 2 micro-batches for 4 stages") for reason in found.reasons)
+    assert any(reason.startswith("Warning: too few micro-batches (2) for 4 stages") for reason in found.reasons)
     with pytest.raises(PlanError, match=r"micro_batches=4 does not divide the 3 samples; 1 and 3 do"):
         plan(made.problem(graph, batch=3, fix=parse_fix(["micro_batches=4"])))
 
