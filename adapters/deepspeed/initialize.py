@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any
@@ -39,8 +40,8 @@ def initialize(
 
     ``optimizer`` makes a torch optimizer from this rank's parameters by the model's names (to group them by name);
     without, the configuration has an ``optimizer`` section. ``config`` is the user's DeepSpeed configuration, completed
-    by the plan's. PlanError where the two disagree, and for what DeepSpeed can't run: every rank says so before any
-    does work.
+    by the plan's. Without ``device`` it is this process's accelerator, or the CPU. PlanError where the two
+    configurations disagree, and for what DeepSpeed can't run: every rank says so before any does work.
     """
     complete = deepspeed_config(plan, config)
     if (optimizer is None) != ("optimizer" in complete):
@@ -54,6 +55,11 @@ def initialize(
         # A shared-memory extension that DeepSpeed would compile for CPUs; gloo does its work.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed(dist_backend="nccl" if torch.cuda.is_available() else "gloo", verbose=False)
+    if device is None:
+        # A process's own accelerator, as torchrun numbers them; where there is none, the CPU.
+        local = int(os.environ.get("LOCAL_RANK", 0))
+        get_accelerator().set_device(local)
+        device = torch.device(get_accelerator().device_name(local))
     mpu_of = cache(partial(Mpu, lowered.program))
 
     def partition(block: BlockModule, groups: Groups) -> None:

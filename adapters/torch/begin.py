@@ -79,6 +79,12 @@ class Beginning:
                 raise InputError(
                     f'micro-batch {index}: "{name}" has shape {list(shape)}, the plan was lowered for {list(wanted)}'
                 )
+            dtype, planned = str(batch[name].dtype).removeprefix("torch."), self.stage.input_dtypes[name]
+            if dtype != planned:
+                raise InputError(
+                    f'micro-batch {index}: "{name}" has dtype {dtype}, the plan was lowered for {planned}; '
+                    f"give it as {planned}, or make the example that the plan is lowered with {dtype}"
+                )
             found[name] = batch[name].to(self.device)
         return found
 

@@ -14,7 +14,7 @@ from partita.adapters.torch.groups import Groups, make_groups
 from partita.adapters.torch.runtime import Runtime
 from partita.adapters.torch.stage import BlockModule, Realise, StageModule
 from partita.adapters.torch.weights import Initialised, Weights, fill
-from partita.errors import PlanError
+from partita.errors import ModelError, PlanError
 from partita.hooks import plugins
 from partita.plan import Plan
 from partita.plugins.capture_torch import Captured, capture_module
@@ -45,12 +45,17 @@ class Prepared:
 def lower_model(plan: Plan, factory: Callable[[], nn.Module], example: Callable[[int], Mapping[str, Any]]) -> Lowered:
     """Capture the model at the plan's micro-batch and lower the plan.
 
-    ``example(samples)`` gives the model's keyword arguments for that many samples; only their shapes count.
+    ``example(samples)`` gives the model's keyword arguments for that many samples; only their shapes and dtypes count.
+    ModelError when none of its outputs can be the loss.
     """
     stage = plan.stages[0]
     captured = capture_module(
         factory, example(stage.samples // stage.dp), name=plan.model, dtype=DTYPES[plan.precision]
     )
+    if captured.graph.loss is None:
+        raise ModelError(
+            f'"{plan.model}" can\'t be trained: none of its outputs is a scalar that depends on a parameter'
+        )
     return Lowered(captured, lower(captured.graph, plan))
 
 
@@ -72,16 +77,20 @@ def prepare(
     """Make this rank's part. Collective over all ranks (process groups). Never builds more than the stage's own blocks.
 
     ``weights`` are the initial ones; without, the model's own rules initialise them, keyed by ``seed``. ``finish`` sees
-    each block once its weights are in place. PlanError when fewer ranks run than the plan has devices.
+    each block once its weights are in place. PlanError, on every rank, when fewer or more ranks run than the plan has
+    devices.
     """
     program, captured = lowered.program, lowered.captured
     needed, running = max(program.places) + 1, dist.get_world_size()
     if needed > running:
         raise PlanError(f"the plan runs on {needed} devices, {running} processes were started; start {needed}")
     device = device or torch.device("cpu")
+    if idle := sorted({*range(running)} - {*program.places}):
+        # Every rank says so: the others would wait for one that left alone.
+        raise PlanError(
+            f"rank {idle[0]} of {running} has no place in the plan, which uses devices {sorted(program.places)}"
+        )
     groups = make_groups(program)
-    if groups.rank not in program.places:
-        raise PlanError(f"rank {groups.rank} has no place in the plan, which uses devices {sorted(program.places)}")
     place = program.places[groups.rank]
     piece = program.pieces[place.stage]
     source = weights or Initialised(captured.skeleton, seed)

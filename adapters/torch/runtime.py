@@ -9,6 +9,7 @@ that DeepSpeed's engine and plain torch run the same queues.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Protocol
 
 import torch
@@ -108,15 +109,10 @@ class _Step:
         self.copies = runtime.program.dp[runtime.place.stage] if engine.averages else 1
 
     def post_receives(self, index: int) -> None:
-        """Post the receives of this task and of what follows, through the compute after the next one."""
-        queue, computes = self.runtime.queue, 0
-        end = max(self.posted, index)
-        while end < len(queue) and computes < 2:
-            if queue[end].kind in ("forward", "backward"):
-                computes += 1
-            end += 1
+        """Post the receives of this task and of what follows, as far as ``ahead`` looks."""
+        end = ahead(self.runtime.queue, index)
         for position in range(self.posted, end):
-            task = queue[position]
+            task = self.runtime.queue[position]
             if task.kind == "receive":
                 edge = task.transfer
                 assert edge is not None
@@ -195,7 +191,8 @@ class _Step:
             if loss is not None and name == loss.tensor:
                 roots.append(value * (self.scale * self.copies))
                 gradients.append(None)
-            elif name in arrived:
+            elif name in arrived and value.requires_grad:
+                # Not so where the value was made from another's shape alone (zeros_like): its gradient ends here.
                 roots.append(value)
                 gradients.append(arrived[name])
             self.values.pop(f"{name}@{micro}", None)
@@ -229,3 +226,12 @@ class _Step:
         assert task.transfer is not None
         backwards = task.transfer.what in ("gradient", "parameter_gradient")
         return self.runtime.groups.gradients if backwards else self.runtime.groups.values
+
+
+def ahead(queue: Sequence[Task], index: int) -> int:
+    """Where the tasks end whose receives are posted when task ``index`` begins: after the second compute from there.
+
+    No further: what is posted has its memory, and a schedule bounds how many micro-batches a device holds.
+    """
+    computes = (place for place in range(index, len(queue)) if queue[place].kind in ("forward", "backward"))
+    return next(islice(computes, 1, None), len(queue) - 1) + 1

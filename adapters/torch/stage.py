@@ -130,6 +130,7 @@ class StageModule(nn.Module):
         self.flipped: set[str] = set()
         self.context = Context(device, group, rank)
         self.input_shapes = {name: graph.tensor[name].shape for name in piece.batch}
+        self.input_dtypes = {name: graph.tensor[name].dtype for name in piece.batch}
         self.differentiable = {name for name in piece.inputs if graph.tensor[name].gradient}
         self.parameters_by_name: dict[str, nn.Parameter] = {}
         self.constant_buffers = {name: buffers[name].to(device) for name in piece.buffers}

@@ -59,7 +59,8 @@ class Initialised:
         module = self.skeleton.model.get_submodule(path)
         kept = dict(module._parameters)
         state = torch.get_rng_state()
-        torch.manual_seed(_seed(self.seed, path))
+        # The CPU's alone: torch.manual_seed would leave those of other devices changed.
+        torch.default_generator.manual_seed(_seed(self.seed, path))
         try:
             for name, parameter in kept.items():
                 if parameter is not None:
@@ -133,8 +134,18 @@ def join(pieces: Iterable[Tensor], shard: Shard | None) -> Tensor:
 def fill(
     parameters: Mapping[str, Tensor], weights: Weights, shards: Mapping[str, Shard | None], rank: int, flipped: set[str]
 ) -> None:
-    """Put initial weights into parameters (by dense name): a rank cuts its own part out of each dense parameter."""
+    """Put initial weights into parameters (by dense name): a rank cuts its own part out of each dense parameter.
+
+    ModelError for one of another shape.
+    """
     for name, parameter in parameters.items():
         part = cut(weights.dense(name), shards[name], rank)
+        part = part.t() if name in flipped else part
+        if part.shape != parameter.shape:
+            # copy_ would repeat a smaller tensor.
+            raise ModelError(
+                f'the given "{name}" has shape {list(weights.dense(name).shape)}: this rank\'s part of it is '
+                f"{list(part.shape)}, the model needs {list(parameter.shape)}"
+            )
         with torch.no_grad():
-            parameter.copy_(part.t() if name in flipped else part)
+            parameter.copy_(part)

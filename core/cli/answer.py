@@ -14,6 +14,8 @@ from partita.errors import InputError
 
 def write(text: str) -> None:
     """Write the answer. A reader that has gone away ends the process quietly; a full disk is an InputError."""
+    if sys.stdout is None:
+        raise InputError("the answer can't be written: stdout is closed")
     try:
         print(text)
         sys.stdout.flush()
@@ -25,7 +27,7 @@ def write(text: str) -> None:
         raise InputError(f"the answer can't be written on stdout: {error.strerror}") from None
     except UnicodeEncodeError as error:
         raise InputError(
-            f'the encoding of stdout, {error.encoding}, has no "{error.object[error.start : error.end]}"; '
+            f'the encoding of stdout, {error.encoding}, has no "{error.object[error.start]}"; '
             "PYTHONIOENCODING=utf-8 helps"
         ) from None
 

@@ -62,6 +62,8 @@ def explain(
         found = load_plan(model)
     else:
         missing = [name for name, value in (("--cluster", cluster), ("--global-batch", global_batch)) if not value]
+        if model.endswith(".json") and not Path(model).exists():
+            raise InputError(f"{model}: no such file")
         if cluster is None or global_batch is None:
             raise InputError(f"{model} is a model and no plan: {' and '.join(missing)} must say what it is planned for")
         from partita.cli.plan import search
@@ -79,10 +81,14 @@ def explain(
 
 
 def is_plan(path: str) -> bool:
-    """Whether the file holds a JSON object with stages; InputError where it is broken JSON."""
-    from partita.files import read_json
+    """Whether the file holds a JSON object with stages, whatever its name; InputError where it is broken JSON.
 
-    if not path.endswith(".json") or not Path(path).is_file():
+    A recipe's name is never a file's, as in ``partita plan``.
+    """
+    from partita.files import read_json
+    from partita.hooks import recipes
+
+    if path in recipes() or not Path(path).is_file():
         return False
     value = read_json(path)
     return isinstance(value, dict) and "stages" in value

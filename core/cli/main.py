@@ -80,7 +80,10 @@ def _usage(error: Exception) -> str:
     """The parser's message, and where help is."""
     context = getattr(error, "ctx", None)
     message = error.format_message() if hasattr(error, "format_message") else str(error)
-    return f"{message.rstrip('.')}. See {context.command_path if context else 'partita'} --help"
+    # Some messages end with a question ("Did you mean …?"), and some of those with a full stop after it.
+    message = message.rstrip(".")
+    stop = "" if message.endswith("?") else "."
+    return f"{message}{stop} See {context.command_path if context else 'partita'} --help"
 
 
 def _failed(message: str, status: int, debug: bool) -> int:

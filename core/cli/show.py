@@ -56,7 +56,10 @@ def stages(plan: Plan) -> list[Table | str]:
         "dp": [str(stage.dp) for stage in plan.stages],
         "tp": [str(stage.tp) for stage in plan.stages],
         "micro-batches": [str(stage.micro_batches) for stage in plan.stages],
-        "samples in each": [str(stage.samples) for stage in plan.stages],
+        "samples in each": [
+            f"{stage.samples}" + (f" ({stage.samples // stage.dp} a copy)" if stage.dp > 1 else "")
+            for stage in plan.stages
+        ],
         "ZeRO": [zero(stage) for stage in plan.stages],
         "recomputation": [recompute(stage) for stage in plan.stages],
     }

@@ -22,7 +22,9 @@ def parse_fix(texts: Iterable[str]) -> dict[str, int | str]:
         name, equals, value = (part.strip() for part in text.partition("="))
         if name.startswith("stage:"):
             raise InputError(f'"{text}": decisions hold for all stages; leave out "{name.split(".")[0]}."')
-        if not equals or name not in NAMES:
+        if not equals and name in NAMES:
+            raise InputError(f'"{text}" has no value; {name}={WORDS.get(name, "1")[0]} is how one is written')
+        if name not in NAMES:
             raise InputError(f'"{text}" is no decision.{nearest(name, NAMES)} They are written tp=4.')
         if name in found:
             raise InputError(f'"{text}": {name} is held twice, also as {name}={found[name]}')

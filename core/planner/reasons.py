@@ -108,7 +108,8 @@ def _odd_blocks(numbers: Numbers, c: Candidate, bounds: Sequence[int]) -> Iterat
         worth = float(cost[index] / cost[kind])
         if kinds[index] != kind and worth >= 0.2:
             others = _range([n for s, n in enumerate(layers) if s != stage])
-            held = f"; its stage holds {layers[stage]} layers, the others {others}" if c.pp > 1 else ""
+            differs = len(set(layers)) > 1
+            held = f"; its stage holds {layers[stage]} layers, the others {others}" if differs else ""
             yield f'Block "{blocks[index].name}" costs {worth:.1f} layers{held}.'
 
 

@@ -28,7 +28,8 @@ def preserve(
 ) -> dict[int, tuple[Task, ...]]:
     """Every device's queue. PlanError when a stage reads what a later stage makes."""
     edges = _edges(graph, pieces)
-    shared = shared_parameters(graph, pieces)
+    # A frozen parameter has no gradient, and no new value after the update.
+    shared = [pair for pair in shared_parameters(graph, pieces) if graph.tensor[pair[0]].gradient]
     queues = {}
     for device in sorted(places):
         stage = places[device].stage

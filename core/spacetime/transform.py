@@ -18,7 +18,12 @@ from partita.spacetime.program import Form, LocalOp, Piece, Segment, Shard
 
 # Ops that draw random numbers: never computed twice for the same micro-batch on two stages.
 RANDOM = frozenset(
-    ("dropout", "native_dropout", "bernoulli", "rand", "randn", "rand_like", "randn_like", "multinomial")
+    """
+    dropout native_dropout alpha_dropout feature_dropout feature_alpha_dropout rrelu rrelu_with_noise
+    rrelu_with_noise_functional rand randn randint randperm rand_like randn_like randint_like bernoulli binomial cauchy
+    exponential geometric log_normal multinomial normal normal_functional poisson random uniform
+    _sample_dirichlet _standard_gamma gru lstm rnn_relu rnn_tanh
+    """.split()
 )
 
 

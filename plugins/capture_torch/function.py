@@ -23,6 +23,9 @@ from partita.plugins.capture_torch.skeleton import parameters_on_meta
 
 WANTED = "(model, example_inputs): an nn.Module or a function that builds one, and a dict, tuple or list of its inputs"
 
+# The loggers that repeat, at length, what the error of a failed export says.
+LOUD = ("torch.fx.experimental.symbolic_shapes", "torch._subclasses.fake_tensor")
+
 
 def capture_function(name: str, seq: int | None, dtype: str) -> Graph:
     """The graph of the model that the function returns; its samples and sequence are those of the example inputs.
@@ -75,16 +78,21 @@ def _function(name: str) -> Callable[[], Any]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Where an export fails, torch prints the graph that it gave up on; the error that follows says what matters."""
-    log = logging.getLogger("torch.fx.experimental.symbolic_shapes")
-    level, printed = log.level, io.StringIO()
-    log.setLevel(logging.ERROR)
+    """Where an export fails, torch prints the graph that it gave up on; the error that follows says what matters.
+
+    It also logs a traceback for shapes that don't fit, on a stderr that it took hold of when it was imported.
+    """
+    logs = [logging.getLogger(name) for name in LOUD]
+    levels, printed = [log.level for log in logs], io.StringIO()
+    for log in logs:
+        log.setLevel(logging.CRITICAL)
     try:
         with redirect_stderr(printed):
             yield
         sys.stderr.write(printed.getvalue())
     finally:
-        log.setLevel(level)
+        for log, level in zip(logs, levels, strict=True):
+            log.setLevel(level)
 
 
 def _place(error: BaseException | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -54,6 +55,7 @@ def alone(): return Plain()
 def number(): return 3, inputs()
 def no_inputs(): return Plain(), 3
 def other_inputs(): return Plain(), {"pixels": torch.zeros(2, 8)}
+def misshapen(): return nn.Linear(4, 4), (torch.zeros(2, 5),)
 size = 5
 """
 OPTIONS = ["--cluster", "cpu", "--devices", "2", "--global-batch", "16", "--precision", "fp32"]
@@ -113,6 +115,15 @@ def test_what_is_wrong_is_said(folder: Path, capfd: pytest.CaptureFixture[str], 
     assert (out, err.count("\n")) == ("", 1)
     assert "Traceback" not in err
     assert not (folder / "plan.json").exists()
+
+
+def test_torch_adds_nothing_to_the_message(folder: Path) -> None:
+    # A process of its own: torch's log writes to the stderr of the moment when torch was imported.
+    words = [sys.executable, "-m", "partita.cli.main", "plan", "own_model:misshapen", *OPTIONS]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    assert "own_model:misshapen: torch.export can't capture Linear" in done.stderr
+    assert "[2, 5] X [4, 4]" in done.stderr
 
 
 def test_another_sequence_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -86,6 +86,9 @@ def test_idle_devices_are_named(partita: Callable[..., str]) -> None:
 def test_explain_says_the_same_of_the_file_and_of_the_question(partita: Callable[..., str], tmp_path: Path) -> None:
     partita("plan", *BIG, "-o", tmp_path / "plan.json")
     assert partita("explain", tmp_path / "plan.json") == partita("explain", *BIG)
+    # A plan is known by its content: -o takes any name.
+    (tmp_path / "my.plan").write_bytes((tmp_path / "plan.json").read_bytes())
+    assert partita("explain", tmp_path / "my.plan") == partita("explain", *BIG)
     found = json.loads(partita("explain", tmp_path / "plan.json", "--json"))
     plan = load_plan(tmp_path / "plan.json")
     assert [stage["memory"]["total"] for stage in found["stages"]] == [

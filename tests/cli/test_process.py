@@ -80,10 +80,15 @@ def test_a_full_disk_is_said() -> None:
     assert "can't be written on stdout: No space left on device" in done.stderr
 
 
+def test_a_closed_stdout_is_said() -> None:
+    done = subprocess.run(["sh", "-c", '"$@" >&-', "sh", CLI, *BIG], stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (2, "partita: the answer can't be written: stdout is closed\n")
+
+
 def test_a_terminal_without_unicode_is_said() -> None:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run([CLI, *BIG[:-1]], capture_output=True, text=True, env=environment, timeout=60)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "PYTHONIOENCODING=utf-8" in done.stderr
+    assert 'ascii, has no "\\u2500"; PYTHONIOENCODING=utf-8 helps' in done.stderr
     # JSON is ASCII and needs none of it.
     assert subprocess.run([CLI, *BIG], capture_output=True, env=environment, timeout=60).returncode == 0

@@ -23,7 +23,9 @@ def gpt(heads: int):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("tp", r'"tp" is no decision. Did you mean'),
+        ("tp", r'"tp" has no value; tp=1 is how'),
+        ("schedule", r'"schedule" has no value; schedule=1f1b is how'),
+        ("tpp", r'"tpp" is no decision. Did you mean'),
         ("tq=4", r'"tq=4" is no decision. Did you mean'),
         ("tp=0", r'"tp=0": tp is at least 1'),
         ("tp=-2", r'"tp=-2": tp is at least 1'),

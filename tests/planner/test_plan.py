@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from partita.cli.options import problem as stated
 from partita.cost.alike import alike
 from partita.errors import Infeasible, InputError, PlanError
 from partita.plan import load_plan, plan_document, save_plan
@@ -262,3 +263,12 @@ def test_a_step_s_parts_add_up(made):
         )  # fmt: skip
         assert found == pytest.approx(predicted.step_seconds, rel=1e-6)
         assert predicted.samples_per_second == pytest.approx(16 / predicted.step_seconds, rel=1e-6)
+
+
+def test_1f1b_where_gpipe_is_no_faster():
+    """A tie to the last bit: GPipe's bound is lower, so it is searched first; 1F1B holds less and runs anywhere."""
+    asked = ("gpt3-6.7b", "6xa100-80gb", None, 7, None, "bf16", "adam", None, "deepspeed")
+    found, held = plan(stated(*asked, ())), plan(stated(*asked, ("schedule=gpipe",)))
+    assert (found.schedule, held.schedule) == ("1f1b", "gpipe")
+    assert found.predicted.step_seconds == held.predicted.step_seconds
+    assert max(found.predicted.peak_bytes.values()) < max(held.predicted.peak_bytes.values())

@@ -127,15 +127,61 @@ class Skip(nn.Module):
 
 
 class TiedScalar(nn.Module):
-    """The first and the last of three share their weight."""
+    """The first and the last of three share their weight, which may be frozen."""
 
-    def __init__(self) -> None:
+    def __init__(self, trained: bool = True) -> None:
         super().__init__()
         self.first, self.middle, self.last = Scale(2.0), Scale(3.0), Scale(2.0)
-        self.last.weight = self.first.weight
+        self.last.weight = self.first.weight.requires_grad_(trained)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.last(self.middle(self.first(x))).mean()
+
+
+class Zeros(nn.Module):
+    """A scalar weight times the input, and zeros of that shape: no gradient comes back through them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = Scale(2.0)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        value = self.scale(x)
+        return value, torch.zeros_like(value)
+
+
+class ReadZeros(nn.Module):
+    """A scalar weight times the sum of both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = Scale(3.0)
+
+    def forward(self, value: Tensor, zeros: Tensor) -> Tensor:
+        return self.scale(value + zeros)
+
+
+class ZerosBetween(nn.Module):
+    """Two values between two stages, one of them made from the other's shape alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.make, self.read = Zeros(), ReadZeros()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.read(*self.make(x)).mean()
+
+
+class Noisy(nn.Module):
+    """A scalar weight times the input and noise that is drawn in place, then a second weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Scale(2.0), Scale(3.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        value = self.first(x)
+        return self.second(value * torch.empty_like(value).uniform_(1.0, 2.0)).square().mean()
 
 
 class Product(nn.Module):
@@ -260,6 +306,9 @@ MODELS = {
     "llama of width 8": Model(lambda: llama(hidden=8, heads=2, kv_heads=2), partial(tokens, seq=4)),
     "skip": Model(Skip, ones, 1),
     "tied scalar": Model(TiedScalar, ones, 1),
+    "tied scalar frozen": Model(lambda: TiedScalar(trained=False), ones, 1),
+    "noisy": Model(Noisy, ones, 1),
+    "zeros between": Model(ZerosBetween, ones, 1),
     **{f"product of {samples}": Model(Product, one_to_n, samples) for samples in (8, 4, 2, 1)},
     "two words": Model(TwoWords, two_tokens_and_six, 1),
     "three between": Model(ThreeBetween, vectors),

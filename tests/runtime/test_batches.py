@@ -43,6 +43,11 @@ BAD = [
     ([batch(), {"labels": batch()["labels"]}], 'the batch has no "x"; it has labels'),
     ([batch(), batch(samples=3)], 'micro-batch 1: "x" has shape [3, 6], the plan was lowered for [1, 6]'),
     ([batch(tokens=5), batch()], 'micro-batch 0: "x" has shape [1, 5], the plan was lowered for [1, 6]'),
+    (
+        [batch(), {**batch(), "labels": batch()["labels"].int()}],
+        'micro-batch 1: "labels" has dtype int32, the plan was lowered for int64; '
+        "give it as int64, or make the example that the plan is lowered with int32",
+    ),
     ([batch(label=-100)] * 2, "every label of the global batch is -100: no token to learn from"),
 ]
 

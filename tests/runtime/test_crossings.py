@@ -56,6 +56,18 @@ def test_c06_one_weight_on_two_stages(pool: Pool) -> None:
     assert sorted(shared) == [("parameter", 0, 2, 4), ("parameter_gradient", 2, 0, 4)]
 
 
+def test_a_frozen_weight_on_two_stages_stays_where_it_is(pool: Pool) -> None:
+    case = Case("tied scalar frozen", Layout(pp=3, micro_batches=1), dtype=None, optimizer="sgd")
+    outcomes = run(pool, case)
+    assert scalar_gradients(outcomes) == {"middle.weight": 4.0}
+    assert transfers(program(capture(case.model, None).graph, case.layout), None) == []
+
+
+def test_a_value_without_a_gradient_between_stages(pool: Pool) -> None:
+    case = Case("zeros between", Layout(pp=2), dtype=None, optimizer="sgd")
+    assert scalar_gradients(run(pool, case)) == {"make.scale.weight": 3.0, "read.scale.weight": 2.0}
+
+
 def test_c20_skip_over_two_stages(pool: Pool) -> None:
     case = Case("skip", Layout(pp=4, micro_batches=1), dtype=None, optimizer="sgd", steps=1)
     outcomes = run(pool, case)

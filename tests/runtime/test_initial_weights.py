@@ -12,9 +12,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from partita.adapters.torch.prepare import lower_model, prepare, realiser
-from partita.adapters.torch.weights import Initialised, join
-from partita.plugins.capture_torch import build_skeleton
+from partita.adapters.torch.prepare import Lowered, lower_model, prepare, realiser
+from partita.adapters.torch.weights import Initialised, StateDict, fill, join
+from partita.errors import ModelError, PlanError
+from partita.plugins.capture_torch import build_skeleton, capture_module
+from partita.spacetime.lower import lower
 from tests.ranks.pool import Pool
 from tests.runtime.models import MODELS, SEQ, Batch, tokens
 from tests.runtime.programs import Layout, plan
@@ -160,3 +162,33 @@ def test_no_rank_builds_the_whole_model(pool: Pool) -> None:
         assert held < 0.6 * whole
         # Its own part, and some 100 MB of code that is loaded and of parameters on their way; never all of them.
         assert held < growth < 0.9 * whole
+
+
+def test_a_weight_of_another_shape_is_refused() -> None:
+    given = StateDict({"weight": torch.ones(1)})
+    with pytest.raises(ModelError, match=r'"weight" has shape \[1\].* needs \[4, 3\]'):
+        fill({"weight": nn.Parameter(torch.zeros(4, 3))}, given, {"weight": None}, 0, set())
+
+
+def test_a_model_without_a_loss_is_not_trained() -> None:
+    def inputs(samples: int) -> Batch:
+        return {"input": torch.zeros(samples, 3)}
+
+    by_hand = plan(capture_module(lambda: nn.Linear(3, 3), inputs(1), name="linear").graph, Layout())
+    with pytest.raises(ModelError, match=r'"linear" can\'t be trained: none of its outputs is a scalar'):
+        lower_model(by_hand, lambda: nn.Linear(3, 3), inputs)
+
+
+def with_too_many_ranks() -> str:
+    captured = capture("tied scalar", None)
+    by_hand = plan(captured.graph, Layout(pp=2, micro_batches=1))
+    try:
+        prepare(Lowered(captured, lower(captured.graph, by_hand)))
+    except PlanError as error:
+        return str(error)
+    return ""
+
+
+def test_every_rank_refuses_a_rank_without_a_place(pool: Pool) -> None:
+    message = "rank 2 of 4 has no place in the plan, which uses devices [0, 1]"
+    assert pool.run(with_too_many_ranks, 4) == [message] * 4

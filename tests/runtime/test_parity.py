@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
+from partita.adapters.torch.execute import PROBABILITY
+from partita.spacetime.transform import RANDOM
 from tests.ranks.pool import Pool
 from tests.runtime.engines import Case
 from tests.runtime.parity import assert_equal
@@ -92,6 +95,28 @@ def test_recomputation_repeats_its_dropout(pool: Pool, name: str) -> None:
     for losses, differences in pool.run(gradients_of_both, case.layout.devices, case, again):
         assert losses[0] == losses[1]
         assert {name: error for name, error in differences.items() if error} == {}
+
+
+def test_recomputation_repeats_noise_drawn_in_place(pool: Pool) -> None:
+    case = Case("noisy", Layout(), dtype=None)
+    again = replace(case, layout=replace(case.layout, recompute=True))
+    ((losses, differences),) = pool.run(gradients_of_both, 1, case, again)
+    assert losses[0] == losses[1] > 36.0
+    assert differences == {"first.weight": 0.0, "second.weight": 0.0}
+
+
+def test_every_operator_that_torch_says_is_random_has_a_key() -> None:
+    names = {
+        name.split(".")[0].removeprefix("aten::") for name in torch._C._dispatch_get_all_op_names() if "aten::" in name
+    }
+    packets = [getattr(torch.ops.aten, name) for name in sorted(names) if hasattr(torch.ops.aten, name)]
+    overloads = [getattr(packet, name) for packet in packets for name in packet.overloads()]
+    tagged = {o._schema.name for o in overloads if torch.Tag.nondeterministic_seeded in o.tags}
+    kinds = {name.split("::")[1].rstrip("_") for name in tagged}
+    # Attention draws for its dropout only. Names that begin with "_" are for torch's own use, but for distributions.
+    offered = {kind for kind in kinds if not kind.startswith("_")} - {"scaled_dot_product_attention", "miopen_rnn"}
+    assert offered | {"_sample_dirichlet", "_standard_gamma"} == RANDOM <= kinds
+    assert "scaled_dot_product_attention" in PROBABILITY
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 
+from partita.adapters.torch.runtime import ahead
 from partita.graph import Graph
 from partita.plugins.capture_huggingface import capture_config
 from partita.spacetime.program import Program, Task
@@ -170,6 +171,20 @@ def test_a_run_is_the_queue(pool: Pool, schedule: str, pp: int, c: int) -> None:
         assert tuple(outcome.tasks) == outcome.queue
         turns = [(task.kind, task.micro) for task in outcome.tasks if task.kind in ("forward", "backward")]
         assert turns == written_out(schedule, pp, c, stage)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(("pp", "c"), [(2, 8), (4, 2), (4, 8)])
+def test_receives_are_posted_two_computes_ahead_and_no_more(schedule: str, pp: int, c: int) -> None:
+    for queue in program(gpt2(), Layout(pp, micro_batches=c, schedule=schedule)).queues.values():
+        computes = [index for index, task in enumerate(queue) if task.kind in ("forward", "backward")]
+        for now, following in pairwise(computes):
+            assert ahead(queue, now) == following + 1
+        # In a chain each compute has one receive before it at most: that many buffers exist, however many follow.
+        for index in range(len(queue)):
+            waiting = [task for task in queue[index : ahead(queue, index)] if task.kind == "receive"]
+            assert sum(task.micro is not None for task in waiting) <= 2
+        assert ahead(queue, len(queue) - 1) == len(queue)
 
 
 def written_out(schedule: str, pp: int, c: int, stage: int) -> list[tuple[str, int]]:
