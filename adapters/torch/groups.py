@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 import torch.distributed as dist
 
 from partita.spacetime.program import Program
@@ -26,15 +27,34 @@ class Groups:
     gradients: dist.ProcessGroup
 
 
-def make_groups(program: Program) -> Groups:
-    """Make the groups. Collective over all ranks."""
+def make_groups(program: Program, device: torch.device) -> Groups:
+    """Make the groups, and the connections of every transfer. Collective over all ranks."""
     rank = dist.get_rank()
     devices = sorted(program.places)
     tensor = _mine(rank, sorted({program.tensor_group(device) for device in devices}))
     data = _mine(rank, sorted({program.data_group(device) for device in devices}))
     copies = sorted({place.data for place in program.places.values()})
     model = _mine(rank, [tuple(d for d in devices if program.places[d].data == copy) for copy in copies])
-    return Groups(rank, tensor, data, model, dist.new_group(), dist.new_group())
+    groups = Groups(rank, tensor, data, model, dist.new_group(), dist.new_group())
+    _connect(program, groups, device)
+    return groups
+
+
+def _connect(program: Program, groups: Groups, device: torch.device) -> None:
+    """One element from each sender to each of its receivers, in one order for all ranks.
+
+    NCCL makes the connection of a pair at its first transfer, and both ends wait for it. Inside a step, where a receive
+    is posted long before its send, they would wait for each other.
+    """
+    sends = [(at, task) for at, queue in program.queues.items() for task in queue if task.kind == "send"]
+    for group, backwards in ((groups.values, False), (groups.gradients, True)):
+        pairs = {(at, task.peer) for at, task in sends if task.transfer and task.transfer.backwards == backwards}
+        for source, target in sorted(pairs):  # type: ignore[type-var]
+            element = torch.zeros(1, device=device)
+            if groups.rank == source:
+                dist.send(element, target, group=group)
+            elif groups.rank == target:
+                dist.recv(element, source, group=group)
 
 
 def _mine(rank: int, groups: list[tuple[int, ...]]) -> dist.ProcessGroup | None:

@@ -90,7 +90,7 @@ def prepare(
         raise PlanError(
             f"rank {idle[0]} of {running} has no place in the plan, which uses devices {sorted(program.places)}"
         )
-    groups = make_groups(program)
+    groups = make_groups(program, device)
     place = program.places[groups.rank]
     piece = program.pieces[place.stage]
     source = weights or Initialised(captured.skeleton, seed)

@@ -224,8 +224,7 @@ class _Step:
 
     def _group(self, task: Task) -> dist.ProcessGroup:
         assert task.transfer is not None
-        backwards = task.transfer.what in ("gradient", "parameter_gradient")
-        return self.runtime.groups.gradients if backwards else self.runtime.groups.values
+        return self.runtime.groups.gradients if task.transfer.backwards else self.runtime.groups.values
 
 
 def ahead(queue: Sequence[Task], index: int) -> int:

@@ -53,7 +53,10 @@ def lower(graph: Graph, plan: Plan) -> Program:
     shared: dict[str, tuple[int, ...]] = {}
     for name, owner, copy in shared_parameters(graph, pieces):
         shared[name] = (*shared.get(name, (owner,)), copy)
-    (zero,) = {strategy.zero for stage in plan.stages for strategy in stage.strategies}
+    zeros = {strategy.zero for stage in plan.stages for strategy in stage.strategies}
+    if len(zeros) > 1:
+        raise PlanError(f"blocks of different ZeRO stages can't be lowered yet: {sorted(zeros)}")
+    (zero,) = zeros
     return Program(
         pieces, queues, places, devices_of, tuple(s.dp for s in plan.stages), tuple(s.tp for s in plan.stages),
         micro_batches, samples // dp, zero, graph.loss, shared,

@@ -109,10 +109,15 @@ class Transfer:
     bytes: int
     differentiable: bool = True
 
+    @property
+    def backwards(self) -> bool:
+        """Whether it belongs to the stream of gradients, which runs against that of values."""
+        return self.what in ("gradient", "parameter_gradient")
+
     def key(self, micro: int | None) -> str:
         """The name of what is transferred: gradients of one value differ by the stage that they come from."""
         at = "" if micro is None else f"@{micro}"
-        if self.what in ("gradient", "parameter_gradient"):
+        if self.backwards:
             return f"gradient of {self.tensor} from stage {self.source}{at}"
         return f"{self.tensor}{at}"
 
@@ -160,7 +165,6 @@ class Program:
     zero: int
     loss: Loss | None
     shared: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    idle: tuple[int, ...] = ()
 
     @cached_property
     def loss_stage(self) -> int | None:

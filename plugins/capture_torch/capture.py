@@ -222,6 +222,11 @@ def _loss(outs: list[str], ops: list[Op], tensors: Mapping[str, Tensor]) -> Loss
         reduction = kwargs.get("reduction", 1 if args[3] is None else args[3])
         ignore = kwargs.get("ignore_index", -100 if args[4] is None else args[4])
         targets = producer.inputs[1]
+        if reduction == 2:
+            raise ModelError(
+                f'the loss "{name}" is a sum over tokens, which grows with the batch; return the mean '
+                '(reduction="mean"), and Partita takes it over the global batch'
+            )
         if plain and reduction == 1 and not tensors[targets].dtype.startswith(("float", "bfloat")):
             return Loss(name, "tokens", targets, ignore)
     return Loss(name, "samples")

@@ -31,7 +31,7 @@ IGNORED = ("_assert_tensor_metadata", "_assert_scalar", "_assert_async")
 
 
 def kind_of(node: Node) -> str:
-    """The op kind of a call: the operator's name without namespace, overload and trailing underscore."""
+    """The op kind of a call: the operator's name without namespace and overload."""
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         raise ModelError(f'the exported model calls "{target}" (at {node.name}), which is no plain operator')

@@ -35,11 +35,21 @@ def parameters_on_meta() -> Iterator[None]:
                 replaced[param] = nn.Parameter(param.detach().to("meta"), requires_grad=param.requires_grad)
             self._parameters[name] = replaced[param]
 
+    load = nn.Module.load_state_dict
+
+    def refuse(self: nn.Module, *args: object, **kwargs: object) -> None:
+        raise ModelError(
+            f"the model's function loads weights into {type(self).__name__}, and they would be lost: parameters have "
+            "no storage while a model is captured. Give the weights apart (weights=StateDict(...))"
+        )
+
     nn.Module.register_parameter = register_on_meta  # type: ignore[method-assign]
+    nn.Module.load_state_dict = refuse  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
         nn.Module.register_parameter = register  # type: ignore[method-assign]
+        nn.Module.load_state_dict = load  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)
@@ -67,10 +77,18 @@ def build_skeleton(factory: Callable[[], nn.Module], dtype: torch.dtype | None =
     try:
         with parameters_on_meta():
             model = factory()
+    except ModelError:
+        raise
     except (Exception, SystemExit) as error:
         raise ModelError(f"the model's function raised {type(error).__name__}: {error}") from error
     if not isinstance(model, nn.Module):
         raise ModelError(f"the model's function returned a {type(model).__name__}, not an nn.Module")
+    held = [name for name, parameter in model.named_parameters() if parameter.device.type != "meta"]
+    if held:
+        raise ModelError(
+            f'the model\'s function returned a model that was built before ("{held[0]}" has storage already); '
+            "build it inside the function, and give its weights apart"
+        )
     buffers = dict(model.named_buffers())
     if any(buffer.device.type == "meta" for buffer in buffers.values()):
         lost = [name for name, buffer in buffers.items() if buffer.device.type == "meta"]

@@ -111,6 +111,11 @@ def _check_plan(name: str, plan: Plan, where: str, comparing: bool, checkpoint: 
         raise PlanError(f"{where}: the plan has no sequence length; it isn't one of a GPT-3")
     if comparing and plan.precision != "fp32":
         raise InputError(f"--compare with a plan in {plan.precision}: losses are compared in fp32")
+    if plan.target != "deepspeed" and plan.precision in ("bf16", "fp16"):
+        raise InputError(
+            f"--target {plan.target} trains in the precision of the weights, without master copies: {plan.precision} "
+            "would lose small updates; use --target deepspeed or --precision fp32"
+        )
     if checkpoint is not None and plan.target != "deepspeed":
         raise InputError(
             f"--checkpoint {checkpoint}: checkpoints are DeepSpeed's, the plan is for {plan.target}; plan for deepspeed"

@@ -211,3 +211,31 @@ def test_a_skeleton_never_holds_more_than_one_parameter() -> None:
     assert grown["skeleton"] < 2 * largest
     # The measure itself: the model built as always takes all of its bytes.
     assert grown["model"] > 11 * largest
+
+
+def test_weights_that_would_be_lost_are_refused() -> None:
+    def loads() -> nn.Module:
+        model = nn.Sequential(nn.Linear(4, 4))
+        model.load_state_dict({"0.weight": torch.zeros(4, 4), "0.bias": torch.zeros(4)})
+        return model
+
+    with pytest.raises(ModelError, match=r"loads weights into Sequential, and they would be lost"):
+        build_skeleton(loads)
+    built = nn.Sequential(nn.Linear(4, 4))
+    with pytest.raises(ModelError, match=r'built before \("0.weight" has storage already\)'):
+        build_skeleton(lambda: built)
+    assert nn.Module.load_state_dict.__name__ == "load_state_dict"
+
+
+def test_a_loss_that_is_a_sum_is_refused() -> None:
+    class Summed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            return nn.functional.cross_entropy(self.head(x), labels, reduction="sum")
+
+    inputs = {"x": torch.zeros(2, 4), "labels": torch.zeros(2, dtype=torch.long)}
+    with pytest.raises(ModelError, match=r'is a sum over tokens.*reduction="mean"'):
+        capture_module(Summed, inputs, name="summed")
