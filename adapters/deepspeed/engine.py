@@ -9,8 +9,10 @@ work as in any DeepSpeed training.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
+import deepspeed
 import torch
 from deepspeed.runtime.base_optimizer import ZeROOptimizer
 from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
@@ -20,6 +22,7 @@ from torch import Tensor
 
 from partita.adapters.torch.engine import global_norm
 from partita.adapters.torch.runtime import Batch, Runtime
+from partita.adapters.torch.save import save_dense
 
 
 class _Inject(torch.autograd.Function):
@@ -62,6 +65,14 @@ class PlannedEngine(DeepSpeedEngine):
         loss = self.runtime.step(batches, _Calls(self))
         self.micro_steps += self.gradient_accumulation_steps()
         return loss
+
+    def save_model(self, folder: str) -> None:
+        """Write the model as dense safetensors under its own names, padding stripped. Collective over all ranks."""
+        whole = self.zero_optimization_stage() < ZeroStageEnum.weights
+        save_dense(
+            self.runtime, folder,
+            lambda parameter: nullcontext() if whole else deepspeed.zero.GatheredParameters([parameter]),
+        )  # fmt: skip
 
     def is_gradient_accumulation_boundary(self) -> bool:
         return self.boundary if hasattr(self, "runtime") else super().is_gradient_accumulation_boundary()
