@@ -20,7 +20,7 @@ from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.runtime.zero.config import ZeroStageEnum
 from torch import Tensor
 
-from partita.adapters.torch.engine import global_norm
+from partita.adapters.torch.engine import clip_gradients
 from partita.adapters.torch.runtime import Batch, Runtime
 from partita.adapters.torch.save import save_dense
 
@@ -79,12 +79,7 @@ class PlannedEngine(DeepSpeedEngine):
 
     def clip_fp32_gradients(self) -> None:
         # DeepSpeed's own counts whole parameters on the first model-parallel rank alone: later stages would be missed.
-        norm = global_norm(self.module, self.runtime.groups)
-        if norm > self.gradient_clipping():
-            for parameter in self.module.trained.values():
-                if parameter.grad is not None:
-                    parameter.grad.mul_(self.gradient_clipping() / (norm + 1e-6))
-        self._global_grad_norm = norm
+        self._global_grad_norm = clip_gradients(self.module, self.runtime.groups, self.gradient_clipping())
 
 
 class _Calls:

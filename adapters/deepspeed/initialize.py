@@ -74,8 +74,7 @@ def initialize(
     )  # fmt: skip
     mpu = mpu_of(prepared.groups)
     for name, parameter in prepared.stage.parameters_by_name.items():
-        # What DeepSpeed's norms go by: cut parameters count on every rank, copies of another stage's nowhere.
-        parameter.tensor_model_parallel = prepared.stage.piece.parameters[name] is not None
+        # DeepSpeed's norms go by it, and by the stage's own mark of cut parameters: copies are counted by their owner.
         parameter.ds_pipe_replicated = name in prepared.stage.piece.copies
     trained = prepared.stage.trained
     engine = PlannedEngine(

@@ -41,10 +41,7 @@ class TorchEngine:
 
     def update(self) -> None:
         if self.clip_norm is not None:
-            norm = global_norm(self.stage, self.groups)
-            if norm > self.clip_norm:
-                for parameter in self.stage.trained.values():
-                    parameter.grad.mul_(self.clip_norm / (norm + 1e-6))  # type: ignore[union-attr]
+            clip_gradients(self.stage, self.groups, self.clip_norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 
@@ -63,3 +60,13 @@ def global_norm(stage: StageModule, groups: Groups) -> float:
     if groups.model is not None:
         dist.all_reduce(total, group=groups.model)
     return float(total.sqrt())
+
+
+def clip_gradients(stage: StageModule, groups: Groups, largest: float) -> float:
+    """Scale this rank's gradients so that the whole model's norm is at most ``largest``; the norm before."""
+    norm = global_norm(stage, groups)
+    if norm > largest:
+        for parameter in stage.trained.values():
+            if parameter.grad is not None:
+                parameter.grad.mul_(largest / (norm + 1e-6))
+    return norm
