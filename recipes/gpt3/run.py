@@ -17,9 +17,9 @@ import typer
 
 from partita.cli import options
 from partita.errors import InputError, PlanError
+from partita.launch import quiet_environment, run_ranks
 from partita.plan import Plan, load_plan, save_plan
 from partita.recipes.gpt3.compare import compare
-from partita.recipes.gpt3.ranks import quiet_environment, run_ranks
 from partita.recipes.gpt3.text import load_text
 
 # What states the problem; a plan that exists has answered it.

@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from partita.cli.main import main
+from partita.launch import quiet_environment, run_ranks
 from partita.plan import load_plan
 from partita.recipes.gpt3 import run as recipe
-from partita.recipes.gpt3.ranks import quiet_environment, run_ranks
 
 CLI = str(Path(sys.executable).parent / "partita")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
