@@ -20,9 +20,11 @@ from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.runtime.zero.config import ZeroStageEnum
 from torch import Tensor
 
+from partita.adapters.torch.begin import Batch
 from partita.adapters.torch.engine import clip_gradients
-from partita.adapters.torch.runtime import Batch, Runtime
+from partita.adapters.torch.runtime import Runtime
 from partita.adapters.torch.save import save_dense
+from partita.adapters.torch.stage import Code
 
 
 class _Inject(torch.autograd.Function):
@@ -91,10 +93,12 @@ class _Calls:
         self.engine = engine
         self.remaining = sum(task.kind == "backward" for task in engine.runtime.queue)
 
-    def forward(self, batch: Batch, inputs: Batch, key: tuple[int, ...]) -> dict[str, Tensor]:
-        return self.engine(batch, inputs, key)
+    def forward(self, batch: Batch, inputs: Batch, key: tuple[int, ...], code: Code) -> dict[str, Tensor]:
+        return self.engine(batch, inputs, key, code)
 
-    def backward(self, outputs: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+    def backward(
+        self, outputs: Sequence[Tensor], gradients: Sequence[Tensor | None], leaves: Sequence[Tensor] = ()
+    ) -> None:
         self.remaining -= 1
         # ZeRO-2 and -3 average in every backward and finish in the last one.
         self.engine.boundary = self.engine.partitions_gradients and self.remaining == 0

@@ -74,12 +74,12 @@ class Beginning:
         for name in self.stage.piece.batch:
             if name not in batch:
                 raise InputError(f'the batch has no "{name}"; it has {", ".join(batch)}')
-            shape, wanted = tuple(batch[name].shape), self.stage.input_shapes[name]
+            shape, wanted = tuple(batch[name].shape), self.stage.code.input_shapes[name]
             if shape != wanted:
                 raise InputError(
                     f'micro-batch {index}: "{name}" has shape {list(shape)}, the plan was lowered for {list(wanted)}'
                 )
-            dtype, planned = str(batch[name].dtype).removeprefix("torch."), self.stage.input_dtypes[name]
+            dtype, planned = str(batch[name].dtype).removeprefix("torch."), self.stage.code.input_dtypes[name]
             if dtype != planned:
                 raise InputError(
                     f'micro-batch {index}: "{name}" has dtype {dtype}, the plan was lowered for {planned}; '
@@ -92,7 +92,7 @@ class Beginning:
         if self.counted is None or self.counted.targets is None:
             return
         for batch in micro:
-            values = self.stage.constants(batch, self.stage.context, self.loss_ops)
+            values = self.stage.constants(batch, self.stage.context, self.stage.code, self.loss_ops)
             facts[1] += (values[self.counted.targets] != self.counted.ignore_index).sum()
 
     def _refuse(self, failure: Exception | None) -> NoReturn:

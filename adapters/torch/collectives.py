@@ -40,6 +40,29 @@ class Sum(Function):
         return gradient, None
 
 
+class Gather(Function):
+    """The whole value, ``size`` long in ``dim``, from the pieces; each gets its part of the gradient, padding none."""
+
+    @staticmethod
+    def forward(ctx: Any, piece: Tensor, dim: int, size: int, group: dist.ProcessGroup) -> Tensor:
+        piece = piece.contiguous()
+        pieces = [torch.empty_like(piece) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(pieces, piece, group=group)
+        ctx.dim, ctx.start, ctx.length = dim, dist.get_rank(group) * piece.shape[dim], piece.shape[dim]
+        return torch.cat(pieces, dim=dim).narrow(dim, 0, size)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        stop = min(gradient.shape[ctx.dim], ctx.start + ctx.length)
+        start = min(ctx.start, stop)
+        part = gradient.narrow(ctx.dim, start, stop - start)
+        if stop - start < ctx.length:
+            shape = list(part.shape)
+            shape[ctx.dim] = ctx.length - (stop - start)
+            part = torch.cat([part, part.new_zeros(shape)], dim=ctx.dim)
+        return part, None, None, None
+
+
 def vocabulary_embedding(weight: Tensor, ids: Tensor, padding: int | None, group: dist.ProcessGroup) -> Tensor:
     """Rows ``ids`` of a table of which each rank holds the next ``weight.shape[0]`` rows: [..., h], whole on all ranks.
 

@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from partita.adapters.torch.begin import Batch
 from partita.adapters.torch.groups import Groups
-from partita.adapters.torch.runtime import Batch
-from partita.adapters.torch.stage import StageModule
+from partita.adapters.torch.stage import Code, StageModule
 
 
 class TorchEngine:
@@ -26,10 +26,12 @@ class TorchEngine:
 
     averages = False
 
-    def forward(self, batch: Batch, inputs: Batch, key: tuple[int, ...]) -> dict[str, Tensor]:
-        return self.stage(batch, inputs, key)
+    def forward(self, batch: Batch, inputs: Batch, key: tuple[int, ...], code: Code) -> dict[str, Tensor]:
+        return self.stage(batch, inputs, key, code)
 
-    def backward(self, outputs: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+    def backward(
+        self, outputs: Sequence[Tensor], gradients: Sequence[Tensor | None], leaves: Sequence[Tensor] = ()
+    ) -> None:
         torch.autograd.backward(list(outputs), list(gradients))
 
     def reduce(self) -> None:

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from partita.adapters.torch.collectives import Enter, Sum, vocabulary_cross_entropy, vocabulary_embedding
+from partita.adapters.torch.collectives import Enter, Gather, Sum, vocabulary_cross_entropy, vocabulary_embedding
 from partita.errors import ModelError
 from partita.graph.table import argument
 from partita.plugins.capture_torch.convert import decode
@@ -37,7 +37,6 @@ class Context:
     group: dist.ProcessGroup | None
     rank: int
     key: tuple[int, ...] = ()
-    training: bool = True
 
 
 @cache
@@ -59,6 +58,8 @@ def run(local: LocalOp, tensors: Sequence[Tensor], context: Context) -> list[Ten
         return [Enter.apply(tensors[0], context.group)]
     if local.form == "sum":
         return [Sum.apply(tensors[0], context.group)]
+    if local.form == "gather":
+        return [Gather.apply(tensors[0], op.attributes["dim"], op.attributes["size"], context.group)]
     if local.form == "row":
         return [_row(local, tensors, context)]
     if local.form == "vocabulary":

@@ -8,7 +8,7 @@ in the model, with "/" for ".": ``dense_name`` gives those back. An adapter can 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,9 +16,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from partita.adapters.torch.execute import Context, run
+from partita.adapters.torch.execute import Context, loss_arguments, run
+from partita.errors import ModelError
 from partita.graph import Graph
 from partita.spacetime.program import LocalOp, Piece, Segment, Shard
+
+# The forms of ops that an adapter's modules can stand for.
+REALISED = ("column", "row", "vocabulary")
 
 # Given an op and its local parameters: a module that stands for it, or None.
 Realise = Callable[[LocalOp, "Parameters"], "Realised | None"]
@@ -50,18 +54,33 @@ class Realised:
     flipped: frozenset[str] = frozenset()
 
 
-class BlockModule(nn.Module):
-    """One block of a stage: parameters and ops."""
+class Code:
+    """What a stage runs for micro-batches of one shape: its piece, and the constants that this reads.
 
-    def __init__(self, segment: Segment, flipped: set[str]):
+    A stage's parameters serve any number of codes: other lengths and sample counts, evaluation.
+    """
+
+    def __init__(self, graph: Graph, piece: Piece, buffers: Mapping[str, Tensor], device: torch.device):
+        self.piece = piece
+        self.input_shapes = {name: graph.tensor[name].shape for name in piece.batch}
+        self.input_dtypes = {name: graph.tensor[name].dtype for name in piece.batch}
+        self.differentiable = {name for name in piece.inputs if graph.tensor[name].gradient}
+        self.buffers = {name: buffers[name].to(device) for name in piece.buffers}
+        # For each op of each segment, the values that nothing reads after it.
+        self.over = {segment.block: _last_reads(segment) for segment in piece.segments}
+
+
+class BlockModule(nn.Module):
+    """One block of a stage: parameters, and modules in the place of ops."""
+
+    def __init__(self, block: str, flipped: set[str]):
         super().__init__()
-        self.segment = segment
-        self.over = _last_reads(segment)
+        self.block = block
         # Dense names of parameters that are stored transposed; one set for the whole stage.
         self.flipped = flipped
         self.read: dict[str, nn.Parameter] = {}
-        # Modules in the place of ops, and the names of the inputs that each is given.
-        self.realised: dict[str, tuple[nn.Module, tuple[str, ...]]] = {}
+        # By what the op is and which parameters it reads, which is the same in every code; and the parameters it has.
+        self.realised: dict[tuple[str, ...], tuple[nn.Module, frozenset[str]]] = {}
 
     def place(self, path: str, item: nn.Module | nn.Parameter) -> None:
         """Register a parameter, or a module that holds some, under its dotted path in the model.
@@ -74,27 +93,34 @@ class BlockModule(nn.Module):
         else:
             self.add_module(name, item)
 
-    def forward(self, inputs: dict[str, Tensor], context: Context) -> dict[str, Tensor]:
+    def place_of(self, local: LocalOp) -> tuple[str, ...]:
+        """Under what an op's module stands in ``realised``."""
+        reads = (name for name in local.op.inputs if name in self.read)
+        return (local.op.kind, *reads, *(map(str, loss_arguments(local)) if local.op.kind == "cross_entropy" else ()))
+
+    def forward(
+        self, segment: Segment, over: Sequence[tuple[str, ...]], inputs: dict[str, Tensor], context: Context
+    ) -> dict[str, Tensor]:
         """The segment's outputs by name, from its inputs and the block's parameters.
 
-        A value goes as soon as no op reads it any more: only what autograd saved outlives the block.
+        A value goes as soon as no op reads it any more (``over``): only what autograd saved outlives the block.
         """
         values = dict(inputs)
 
         def find(name: str) -> Tensor:
             return values[name] if name in values else self.read[name]
 
-        for local, over in zip(self.segment.ops, self.over, strict=True):
-            realised = self.realised.get(local.op.name)
+        for local, ended in zip(segment.ops, over, strict=True):
+            realised = self.realised.get(self.place_of(local)) if local.form in REALISED else None
             if realised is None:
                 results = run(local, [find(name) for name in local.op.inputs], context)
             else:
-                module, names = realised
-                results = [module(*(find(name) for name in names))]
+                module, owned = realised
+                results = [module(*(find(name) for name in local.op.inputs if name not in owned))]
             values.update(zip(local.op.outputs, results, strict=True))
-            for name in over:
+            for name in ended:
                 values.pop(name, None)
-        return {name: values[name] for name in self.segment.outputs}
+        return {name: values[name] for name in segment.outputs}
 
 
 def _last_reads(segment: Segment) -> list[tuple[str, ...]]:
@@ -108,7 +134,7 @@ def _last_reads(segment: Segment) -> list[tuple[str, ...]]:
 
 
 class StageModule(nn.Module):
-    """All of a stage. ``forward(batch, inputs, key)`` gives the piece's outputs by name.
+    """All of a stage. ``forward(batch, inputs, key)`` gives the outputs of its code by name.
 
     ``finish`` is called with each block when its parameters exist, before the next block is made.
     """
@@ -129,11 +155,8 @@ class StageModule(nn.Module):
         self.piece = piece
         self.flipped: set[str] = set()
         self.context = Context(device, group, rank)
-        self.input_shapes = {name: graph.tensor[name].shape for name in piece.batch}
-        self.input_dtypes = {name: graph.tensor[name].dtype for name in piece.batch}
-        self.differentiable = {name for name in piece.inputs if graph.tensor[name].gradient}
         self.parameters_by_name: dict[str, nn.Parameter] = {}
-        self.constant_buffers = {name: buffers[name].to(device) for name in piece.buffers}
+        self.code = Code(graph, piece, buffers, device)
         readers = Counter(name for op in graph.ops for name in set(op.inputs))
         self.shared = {name for name in piece.parameters if readers[name] > 1}
         for segment in piece.segments:
@@ -144,11 +167,12 @@ class StageModule(nn.Module):
             self.add_module(segment.block.replace(".", "/"), block)
 
     def _block(self, graph: Graph, segment: Segment, realise: Realise | None) -> BlockModule:
-        block = BlockModule(segment, self.flipped)
+        block = BlockModule(segment.block, self.flipped)
         for local in segment.ops:
             names = [n for n in local.op.inputs if n in self.piece.parameters]
             shapes = {n: local_parameter_shape(graph.tensor[n].shape, self.piece.parameters[n]) for n in names}
-            if realise and self.context.group is not None and local.form in ("column", "row", "vocabulary"):
+            found = None
+            if realise and self.context.group is not None and local.form in REALISED:
                 dtype = getattr(torch, graph.tensor[names[0]].dtype) if names else torch.get_default_dtype()
                 parameters = Parameters(
                     shapes, self.parameters_by_name, self.shared, dtype, self.context.device, self.context.group
@@ -158,6 +182,8 @@ class StageModule(nn.Module):
                     self._adopt(graph, block, local, found)
             for name in names:
                 self._read(graph, block, name, shapes[name])
+            if found is not None:
+                block.realised[block.place_of(local)] = (found.module, frozenset(found.owns.values()))
         return block
 
     def _read(self, graph: Graph, block: BlockModule, name: str, shape: tuple[int, ...]) -> None:
@@ -181,8 +207,6 @@ class StageModule(nn.Module):
         # Where its parameters get the names that they have in the model; without any, a name that no model uses.
         path = next((name.removesuffix(f".{inner}") for inner, name in found.owns.items()), f"op {local.op.name}")
         block.place(path, found.module)
-        given = tuple(name for name in local.op.inputs if name not in found.owns.values())
-        block.realised[local.op.name] = (found.module, given)
 
     def _own(self, name: str, parameter: nn.Parameter) -> None:
         """Keep a new parameter, marked as a piece or whole: so Megatron and DeepSpeed count it once in a norm."""
@@ -207,26 +231,44 @@ class StageModule(nn.Module):
     def blocks(self) -> list[BlockModule]:
         return [module for module in self.children() if isinstance(module, BlockModule)]
 
+    def another(self, graph: Graph, piece: Piece, buffers: Mapping[str, Tensor]) -> Code:
+        """The code of the same stage for another shape. ModelError where the model reads other parameters there."""
+        odd = [name for name, shard in piece.parameters.items() if self.piece.parameters.get(name, "no") != shard]
+        if odd or [s.block for s in piece.segments] != [block.block for block in self.blocks]:
+            what = f'"{odd[0]}"' if odd else "other blocks"
+            raise ModelError(
+                f'for these inputs "{graph.name}" uses {what}, which is not so for those it was planned for'
+            )
+        return Code(graph, piece, buffers, self.context.device)
+
     def forward(
-        self, batch: Mapping[str, Tensor], inputs: Mapping[str, Tensor], key: tuple[int, ...]
+        self,
+        batch: Mapping[str, Tensor],
+        inputs: Mapping[str, Tensor],
+        key: tuple[int, ...],
+        code: Code | None = None,
     ) -> dict[str, Tensor]:
         """Outputs of the piece by name, from a micro-batch's inputs and the values that came from other stages."""
+        code = code or self.code
         context = replace(self.context, key=key)
-        values = self.constants(batch, context, self.piece.constants)
+        values = self.constants(batch, context, code, code.piece.constants)
         values.update(inputs)
-        for block in self.blocks:
+        for block, segment in zip(self.blocks, code.piece.segments, strict=True):
             # No more than it reads: a block that is computed again holds on to its inputs until then.
-            read = {name: values[name] for name in block.segment.inputs}
-            if block.segment.recompute and torch.is_grad_enabled():
-                values.update(checkpoint(block, read, context, use_reentrant=False, preserve_rng_state=False))
+            read = {name: values[name] for name in segment.inputs}
+            arguments = (segment, code.over[segment.block], read, context)
+            if segment.recompute and torch.is_grad_enabled():
+                values.update(checkpoint(block, *arguments, use_reentrant=False, preserve_rng_state=False))
             else:
-                values.update(block(read, context))
-        return {name: values[name] for name in self.piece.outputs}
+                values.update(block(*arguments))
+        return {name: values[name] for name in code.piece.outputs}
 
-    def constants(self, batch: Mapping[str, Tensor], context: Context, ops: tuple[LocalOp, ...]) -> dict[str, Tensor]:
+    def constants(
+        self, batch: Mapping[str, Tensor], context: Context, code: Code, ops: tuple[LocalOp, ...]
+    ) -> dict[str, Tensor]:
         """What depends on the batch alone."""
-        values = {name: batch[name] for name in self.piece.batch}
-        values.update(self.constant_buffers)
+        values = {name: batch[name] for name in code.piece.batch}
+        values.update(code.buffers)
         with torch.no_grad():
             for local in ops:
                 values.update(

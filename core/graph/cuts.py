@@ -58,8 +58,12 @@ class CutClass:
         )
 
 
-def block_cuts(graph: Graph, block: str) -> tuple[CutClass, ...]:
-    """The classes of the block that are cut together under tensor parallelism, in order of their first op."""
+def block_cuts(graph: Graph, block: str, *, gathered: bool = False) -> tuple[CutClass, ...]:
+    """The classes of the block that are cut together under tensor parallelism, in order of their first op.
+
+    ``gathered``: what the model returns is made whole after the block, so that the words of logits that no loss of the
+    model reads may be cut too.
+    """
     ops = graph.block_ops[block]
     signatures = {op.name: found for op in ops if (found := signature(graph, op)) is not None}
     links, blocked = _links(graph, ops, signatures)
@@ -76,7 +80,7 @@ def block_cuts(graph: Graph, block: str) -> tuple[CutClass, ...]:
                 seen.update(members or ())
                 if not members or any(node in blocked or node[0] in outside for node in members):
                     continue
-                cut = _class(graph, ops, signatures, members)
+                cut = _class(graph, ops, signatures, members, gathered)
                 if cut and not cut.ops & busy:
                     chosen.append(cut)
                     busy |= cut.ops
@@ -175,7 +179,7 @@ def _follow(start: Node, links: Mapping[Node, list[tuple[Node, int, int]]]) -> d
 
 
 def _class(
-    graph: Graph, ops: tuple[Op, ...], signatures: Mapping[str, Signature], members: Mapping[Node, int]
+    graph: Graph, ops: tuple[Op, ...], signatures: Mapping[str, Signature], members: Mapping[Node, int], gathered: bool
 ) -> CutClass | None:
     """The class of these nodes, or None when cutting it would be of no use or would cut a tensor twice."""
     dims: dict[str, tuple[int, int]] = {}
@@ -209,12 +213,15 @@ def _class(
         entries.extend(
             name for name in op.inputs if name not in dims and graph.tensor[name].gradient and name not in entries
         )
-    if not reductions and "cross_entropy" not in kinds:
+    returned = gathered and not reductions and not dims.keys().isdisjoint(graph.outputs)
+    if not reductions and "cross_entropy" not in kinds and not returned:
         return None
     size = width
     for limit in limits.values():
         size = gcd(size, limit)
     name = next((word for word in ("heads", "vocabulary") if word in label_names), "hidden")
+    if returned and name == "hidden":
+        name = "vocabulary"
     if limits and size not in limits.values():
         # What limits the cut further than query heads: the fewer heads of keys and values, seen through their views.
         limits["kv_heads"] = size

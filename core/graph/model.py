@@ -85,13 +85,14 @@ class Loss:
     """How the losses of micro-batches add up to the loss of the global batch.
 
     ``tokens``: the mean over elements of ``targets`` that are not ``ignore_index`` (cross entropy);
-    ``samples``: the mean over samples.
+    ``samples``: the mean over samples; ``sum``: a sum over tokens that is divided by a number in the batch (the tokens
+    of the global batch, say).
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     tensor: str
-    weighting: Literal["tokens", "samples"] = "samples"
+    weighting: Literal["tokens", "samples", "sum"] = "samples"
     targets: str | None = None
     ignore_index: int = -100
 

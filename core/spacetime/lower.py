@@ -5,7 +5,7 @@ from __future__ import annotations
 from partita.errors import PlanError
 from partita.graph import Graph
 from partita.plan import Plan, Stage
-from partita.spacetime.preserve import preserve, shared_parameters
+from partita.spacetime.preserve import Version, preserve, shared_parameters
 from partita.spacetime.program import Program
 from partita.spacetime.schedule import assign, order
 from partita.spacetime.transform import BlockCode, StageCode, transform
@@ -49,7 +49,7 @@ def lower(graph: Graph, plan: Plan) -> Program:
     devices_of = tuple(tuple(stage.devices) for stage in plan.stages)
     places = assign(devices_of, [s.dp for s in plan.stages], [s.tp for s in plan.stages])
     turns = order(plan.order.generator, len(plan.stages), micro_batches, places)
-    queues = preserve(graph, pieces, places, devices_of, turns)
+    queues = preserve(Version(graph, pieces), places, devices_of, turns)
     shared: dict[str, tuple[int, ...]] = {}
     for name, owner, copy in shared_parameters(graph, pieces):
         shared[name] = (*shared.get(name, (owner,)), copy)

@@ -9,7 +9,7 @@ received in one order, the same on both sides: a receiver takes them in the orde
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from partita.errors import PlanError
@@ -19,26 +19,65 @@ from partita.schedules import Turn
 from partita.spacetime.program import Piece, Place, Task, Transfer
 
 
+@dataclass(frozen=True)
+class Version:
+    """The model's code at one shape of micro-batch, a piece for each stage."""
+
+    graph: Graph
+    pieces: tuple[Piece, ...]
+
+
 def preserve(
-    graph: Graph,
-    pieces: Sequence[Piece],
+    version: Version,
     places: Mapping[int, Place],
     devices_of: Sequence[Sequence[int]],
     turns: Mapping[int, Sequence[Turn]],
 ) -> dict[int, tuple[Task, ...]]:
-    """Every device's queue. PlanError when a stage reads what a later stage makes."""
-    edges = _edges(graph, pieces)
-    # A frozen parameter has no gradient, and no new value after the update.
-    shared = [pair for pair in shared_parameters(graph, pieces) if graph.tensor[pair[0]].gradient]
+    """Every device's queue for a step. PlanError when a stage reads what a later stage makes."""
     queues = {}
     for device in sorted(places):
-        stage = places[device].stage
-        index = list(devices_of[stage]).index(device)
-        peers = [devices[index] for devices in devices_of]
-        tasks = _turn_tasks(pieces[stage], edges, turns[device], peers)
-        tasks += _shared_tasks(stage, [_parameter(graph, pieces, *pair) for pair in shared], peers)
-        queues[device] = tuple(tasks)
+        micro_batches = len({turn.micro for turn in turns[device]})
+        tasks = turn_tasks([version] * micro_batches, device, places, devices_of, turns[device])
+        queues[device] = (*tasks, *step_tasks(version, device, places, devices_of))
     return queues
+
+
+def turn_tasks(
+    versions: Sequence[Version],
+    device: int,
+    places: Mapping[int, Place],
+    devices_of: Sequence[Sequence[int]],
+    turns: Sequence[Turn],
+) -> tuple[Task, ...]:
+    """A device's turns with the transfers around them; ``versions[m]`` is the code that micro-batch m runs."""
+    stage, peers = _stage_and_peers(device, places, devices_of)
+    edges = {id(version): _edges(version.graph, version.pieces) for version in versions}
+    trains = any(turn.phase == "backward" for turn in turns)
+    tasks: list[Task] = []
+    for turn in turns:
+        version = versions[turn.micro]
+        tasks += _turn_tasks(version.pieces[stage], edges[id(version)], turn, peers, trains)
+    return tuple(tasks)
+
+
+def step_tasks(
+    version: Version, device: int, places: Mapping[int, Place], devices_of: Sequence[Sequence[int]]
+) -> tuple[Task, ...]:
+    """A device's end of a step, after its last turn."""
+    graph, pieces = version.graph, version.pieces
+    stage, peers = _stage_and_peers(device, places, devices_of)
+    # A frozen parameter has no gradient, and no new value after the update.
+    shared = [pair for pair in shared_parameters(graph, pieces) if graph.tensor[pair[0]].gradient]
+    return tuple(_shared_tasks(stage, [_parameter(graph, pieces, *pair) for pair in shared], peers))
+
+
+def _stage_and_peers(
+    device: int, places: Mapping[int, Place], devices_of: Sequence[Sequence[int]]
+) -> tuple[int, list[int]]:
+    """The device's stage, and the device to talk to in each stage."""
+    stage = places[device].stage
+    index = list(devices_of[stage]).index(device)
+    return stage, [devices[index] for devices in devices_of]
 
 
 def _edges(graph: Graph, pieces: Sequence[Piece]) -> list[Transfer]:
@@ -67,51 +106,45 @@ def _edges(graph: Graph, pieces: Sequence[Piece]) -> list[Transfer]:
     return sorted(edges, key=lambda edge: (edge.source, edge.target, position[edge.tensor]))
 
 
-def _turn_tasks(piece: Piece, edges: Sequence[Transfer], turns: Sequence[Turn], peers: Sequence[int]) -> list[Task]:
-    """Forward and backward tasks with the transfers around them; ``peers[s]`` is the device to talk to in stage s."""
-    stage = piece.stage
+def _turn_tasks(piece: Piece, edges: Sequence[Transfer], turn: Turn, peers: Sequence[int], trains: bool) -> list[Task]:
+    """A forward or backward task with the transfers around it. Without training nothing is kept after its last send."""
+    stage, micro = piece.stage, turn.micro
     arriving = [edge for edge in edges if edge.target == stage]
     leaving = [edge for edge in edges if edge.source == stage]
-    tasks = []
-    for turn in turns:
-        micro = turn.micro
-        saved = f"saved@{micro}"
-        if turn.phase == "forward":
-            for edge in arriving:
-                tasks.append(_receive(edge, micro, peers[edge.source]))
-            tasks.append(
-                Task("forward", stage, micro, reads=tuple(edge.key(micro) for edge in arriving),
-                     writes=(*(f"{name}@{micro}" for name in piece.outputs), saved))
-            )  # fmt: skip
-            for edge in leaving:
-                tasks.append(_send(edge, micro, peers[edge.target]))
-        else:
-            back_in = [_gradient(edge) for edge in leaving if edge.differentiable]
-            back_out = [_gradient(edge) for edge in arriving if edge.differentiable]
-            for edge in back_in:
-                tasks.append(_receive(edge, micro, peers[edge.source]))
-            frees = (
-                saved, *(edge.key(micro) for edge in arriving), *(f"{name}@{micro}" for name in piece.outputs),
-                *(edge.key(micro) for edge in back_in),
-            )  # fmt: skip
-            tasks.append(
-                Task("backward", stage, micro, gradients=(*back_in, *back_out),
-                     reads=(saved, *(edge.key(micro) for edge in back_in)),
-                     writes=tuple(edge.key(micro) for edge in back_out), frees=frees)
-            )  # fmt: skip
-            for edge in back_out:
-                tasks.append(_send(edge, micro, peers[edge.target]))
-    return tasks
+    saved = f"saved@{micro}"
+    if turn.phase == "forward":
+        tasks = [_receive(edge, micro, peers[edge.source]) for edge in arriving]
+        tasks.append(
+            Task("forward", stage, micro, reads=tuple(edge.key(micro) for edge in arriving),
+                 writes=(*(f"{name}@{micro}" for name in piece.outputs), *((saved,) if trains else ())))
+        )  # fmt: skip
+        last = {edge.tensor: edge for edge in leaving}
+        return tasks + [
+            _send(edge, micro, peers[edge.target], frees=not trains and last[edge.tensor] is edge) for edge in leaving
+        ]
+    back_in = [_gradient(edge) for edge in leaving if edge.differentiable]
+    back_out = [_gradient(edge) for edge in arriving if edge.differentiable]
+    tasks = [_receive(edge, micro, peers[edge.source]) for edge in back_in]
+    frees = (
+        saved, *(edge.key(micro) for edge in arriving), *(f"{name}@{micro}" for name in piece.outputs),
+        *(edge.key(micro) for edge in back_in),
+    )  # fmt: skip
+    tasks.append(
+        Task("backward", stage, micro, gradients=(*back_in, *back_out),
+             reads=(saved, *(edge.key(micro) for edge in back_in)),
+             writes=tuple(edge.key(micro) for edge in back_out), frees=frees)
+    )  # fmt: skip
+    # A gradient was made to be sent.
+    return tasks + [_send(edge, micro, peers[edge.target], frees=True) for edge in back_out]
 
 
 def _gradient(edge: Transfer) -> Transfer:
     return replace(edge, what="gradient", source=edge.target, target=edge.source)
 
 
-def _send(edge: Transfer, micro: int | None, peer: int) -> Task:
-    # A value is kept for the backward task; a gradient was made to be sent.
-    frees = (edge.key(micro),) if edge.what == "gradient" else ()
-    return Task("send", edge.source, micro, edge, peer=peer, reads=(edge.key(micro),), frees=frees)
+def _send(edge: Transfer, micro: int | None, peer: int, frees: bool = False) -> Task:
+    read = (edge.key(micro),)
+    return Task("send", edge.source, micro, edge, peer=peer, reads=read, frees=read if frees else ())
 
 
 def _receive(edge: Transfer, micro: int | None, peer: int) -> Task:

@@ -21,7 +21,8 @@ from partita.graph import Loss, Op
 #   vocabulary  embedding or cross entropy with the vocabulary cut
 #   enter       identity whose gradient is summed over devices
 #   sum         sum over devices of a partial value
-Form = Literal["whole", "local", "column", "row", "vocabulary", "enter", "sum"]
+#   gather      the whole of a value of which each device has a piece, because the model returns it
+Form = Literal["whole", "local", "column", "row", "vocabulary", "enter", "sum", "gather"]
 
 # What a task does. "reduce" averages a stage's gradients over its data-parallel copies.
 Kind = Literal["forward", "backward", "send", "receive", "reduce", "update"]
@@ -60,7 +61,7 @@ class LocalOp:
 
     @property
     def communicates(self) -> bool:
-        return self.form in ("row", "vocabulary", "enter", "sum")
+        return self.form in ("row", "vocabulary", "enter", "sum", "gather")
 
 
 @dataclass(frozen=True)

@@ -167,7 +167,7 @@ def classes(graph: Graph, block: BlockCode, tp: int) -> tuple[CutClass, ...]:
     """The classes to cut in the block. PlanError for a name that it doesn't have, or a class that tp doesn't divide."""
     if not block.cuts or tp == 1:
         return ()
-    known = block_cuts(graph, block.name)
+    known = block_cuts(graph, block.name, gathered=graph.loss is None)
     odd = block.cuts - {cut.name for cut in known}
     if odd:
         has = ", ".join(dict.fromkeys(cut.name for cut in known)) or "none"
@@ -211,6 +211,8 @@ def _local_block(graph: Graph, block: BlockCode, tp: int, free: set[str]) -> tup
     """The block's ops on one of ``tp`` devices, with ``enter`` and ``sum`` ops where values are shared or partial."""
     cuts = classes(graph, block, tp)
     owner = {name: cut for cut in cuts for name in cut.ops}
+    # Cut values that the model returns: inside the block there are pieces of them, after it the whole.
+    returned = {name for cut in cuts for name in cut.dims if graph.loss is None and name in graph.outputs}
     entered: set[str] = set()
     ops: list[LocalOp] = []
     for op in graph.block_ops[block.name]:
@@ -231,17 +233,29 @@ def _local_block(graph: Graph, block: BlockCode, tp: int, free: set[str]) -> tup
                     enter = Op(f"{name}.enter", "enter", (name,), (f"{name}.entered",), block.name)
                     ops.append(LocalOp(enter, "enter", (graph.tensor[name].shape,)))
                 name = f"{name}.entered"
-            renamed.append(name)
-        outputs = op.outputs
+            renamed.append(f"{name}.piece" if name in returned else name)
+        outputs = tuple(f"{name}.piece" if name in returned else name for name in op.outputs)
         if partial and form == "local":
-            outputs = tuple(f"{name}.partial" for name in op.outputs)
+            outputs = tuple(f"{name}.partial" for name in outputs)
         shapes = tuple(local_shape(graph, name, cut, tp) for name in op.outputs)
         local = replace(op, inputs=tuple(renamed), outputs=outputs, attributes=_localised(graph, op, cut, tp, shapes))
         ops.append(LocalOp(local, form, shapes))
         if partial and form == "local":
             for name, before in zip(op.outputs, outputs, strict=True):
                 ops.append(LocalOp(Op(f"{name}.sum", "sum_devices", (before,), (name,), block.name), "sum", shapes))
+        ops += [_gather(graph, name, cut, block.name) for name in op.outputs if name in returned]
     return tuple(ops)
+
+
+def _gather(graph: Graph, name: str, cut: CutClass, block: str) -> LocalOp:
+    """The whole of a returned value, without padding, from the pieces."""
+    shape = graph.tensor[name].shape
+    dim, parts = cut.dims[name]
+    assert parts == 1, "a fused dim isn't returned"
+    where = {"dim": dim, "size": shape[dim]}
+    return LocalOp(
+        Op(f"{name}.gather", "gather", (f"{name}.piece",), (name,), block, attributes=where), "gather", (shape,)
+    )
 
 
 def _form(op: Op, cut: CutClass, partial: bool) -> Form:

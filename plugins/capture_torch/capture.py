@@ -10,13 +10,14 @@ import inspect
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Node
+from torch.utils import _pytree as pytree
 
 from partita.errors import ModelError, nearest
 from partita.graph import Graph, Loss, Op, Tensor, check
@@ -26,15 +27,31 @@ from partita.plugins.capture_torch.generation import without_cache
 from partita.plugins.capture_torch.skeleton import Skeleton, build_skeleton
 
 Inputs = Mapping[str, Any] | Sequence[Any]
+Goal = Literal["loss", "outputs"]
 
 
 @dataclass(frozen=True)
 class Captured:
-    """A graph and the skeleton that it was captured from; ``buffers`` are the constants it reads, by tensor name."""
+    """A graph and the skeleton that it was captured from; ``buffers`` are the constants it reads, by tensor name.
+
+    ``given`` maps the graph's inputs to the names of the model's arguments. ``returned`` is what the model returns,
+    flattened: a tensor's name, or what isn't a tensor as it is; ``tree`` puts it together again.
+    """
 
     graph: Graph
     skeleton: Skeleton
     buffers: dict[str, torch.Tensor]
+    given: dict[str, str]
+    returned: tuple[Returned, ...]
+    tree: pytree.TreeSpec
+
+
+@dataclass(frozen=True)
+class Returned:
+    """One leaf of what a model returns: the tensor of that ``name``, or (``name`` None) a ``value``."""
+
+    name: str | None
+    value: Any = None
 
 
 def capture_module(
@@ -42,12 +59,23 @@ def capture_module(
 ) -> Captured:
     """Capture the model that ``factory`` builds, called with ``inputs`` (a dict of keyword arguments, or a sequence).
 
-    Its first scalar floating output is the loss. ModelError where the model can't be built or exported (control flow
-    that depends on data, say), writes to its buffers, or returns nothing that depends on a parameter.
+    Its first scalar floating output is the loss, and nothing that the loss doesn't need is kept. ModelError where the
+    model can't be built or exported (control flow that depends on data, say), writes to its buffers, or returns nothing
+    that depends on a parameter.
     """
-    skeleton = build_skeleton(factory, dtype)
+    return capture_skeleton(build_skeleton(factory, dtype), inputs, name=name)
+
+
+def capture_skeleton(
+    skeleton: Skeleton, inputs: Inputs, *, name: str, goal: Goal = "loss", training: bool = True
+) -> Captured:
+    """Capture a skeleton. With the goal ``outputs`` everything that the model returns is kept, and nothing is a loss.
+
+    ``training`` is the model's mode, in which dropout drops. ModelError as for ``capture_module``.
+    """
+    skeleton.model.train(training)
     program = _export(skeleton.model, inputs)
-    return _convert(program, skeleton, name)
+    return _convert(program, skeleton, name, goal)
 
 
 def _export(model: nn.Module, inputs: Inputs) -> ExportedProgram:
@@ -96,7 +124,7 @@ def _mutates(node: Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
-def _convert(program: ExportedProgram, skeleton: Skeleton, name: str) -> Captured:
+def _convert(program: ExportedProgram, skeleton: Skeleton, name: str, goal: Goal) -> Captured:
     names: dict[Node, str] = {}
     tensors: list[Tensor] = []
     buffers: dict[str, torch.Tensor] = {}
@@ -129,24 +157,47 @@ def _convert(program: ExportedProgram, skeleton: Skeleton, name: str) -> Capture
     outputs = _outputs(program)
     ops = _ops(program, names, tensors, taken={tensor.name for tensor in tensors})
     outs = [names[node] for node in outputs if node in names]
-    loss = _loss(outs, ops, {tensor.name: tensor for tensor in tensors})
+    loss = _loss(outs, ops, {tensor.name: tensor for tensor in tensors}) if goal == "loss" else None
     ends = [loss.tensor] if loss else outs
     kept = _needed(ops, ends)
     ops = [op for op in ops if op.name in kept]
     used = {n for op in ops for n in (*op.inputs, *op.outputs)}
-    _require_trained(skeleton.model, ops, ends, {t.name for t in tensors if t.gradient})
+    if goal == "loss":
+        _require_trained(skeleton.model, ops, ends, {t.name for t in tensors if t.gradient})
     tensors = [t for t in tensors if t.name in used]
     folded, blocks = fold(skeleton.model, ops, {t.name: t for t in tensors})
-    first = next((t for t in tensors if t.role == "input"), None)
+    first = next((t for t in tensors if t.role == "input" and t.shape), None)
     graph = Graph(
         name=name,
-        samples=first.shape[0] if first and first.shape else 1,
+        samples=first.shape[0] if first else 1,
         seq=next((t.shape[1] for t in tensors if t.name == "input_ids"), None),
         tensors=tuple(tensors), ops=tuple(folded), blocks=tuple(blocks),
         inputs=tuple(n for n in batch if n in used), outputs=tuple(n for n in outs if n in used),
         loss=loss, aliases=aliases,
     )  # fmt: skip
-    return Captured(check(graph), skeleton, {n: b for n, b in buffers.items() if n in used})
+    given = dict(zip(program.graph_signature.user_inputs, _argument_names(program), strict=True))
+    return Captured(
+        check(graph), skeleton, {n: b for n, b in buffers.items() if n in used},
+        {name: given[name] for name in graph.inputs}, _returned(program, names), program.call_spec.out_spec,
+    )  # fmt: skip
+
+
+def _argument_names(program: ExportedProgram) -> list[str]:
+    """The model's own names of its arguments, in the order of the program's inputs; other names where a structure of
+    tensors is given."""
+    _, kwargs = program.call_spec.in_spec.children()
+    plain = kwargs.num_leaves == kwargs.num_children == program.call_spec.in_spec.num_leaves
+    return [*kwargs.context] if plain else [str(name) for name in program.graph_signature.user_inputs]
+
+
+def _returned(program: ExportedProgram, names: Mapping[Node, str]) -> tuple[Returned, ...]:
+    by_name = {node.name: node for node in program.graph.nodes}
+    found = []
+    for spec in program.graph_signature.output_specs:
+        if spec.kind is OutputKind.USER_OUTPUT:
+            node = by_name.get(getattr(spec.arg, "name", ""))
+            found.append(Returned(names[node]) if node in names else Returned(None, getattr(spec.arg, "value", None)))
+    return tuple(found)
 
 
 def _tensor(name: str, value: torch.Tensor, role: Any, gradient: bool) -> Tensor:
@@ -214,7 +265,10 @@ def _loss(outs: list[str], ops: list[Op], tensors: Mapping[str, Tensor]) -> Loss
     name = next((n for n in outs if tensors[n].shape == () and tensors[n].gradient), None)
     if name is None:
         return None
-    producer = next(op for op in ops if name in op.outputs)
+    makers = {output: op for op in ops for output in op.outputs}
+    producer = makers[name]
+    if producer.kind in ("div", "mul") and _is_sum(producer, makers, tensors):
+        return Loss(name, "sum")
     if producer.kind == "cross_entropy":
         args = [*producer.attributes["args"], *[None] * 6]
         kwargs = producer.attributes["kwargs"]
@@ -230,6 +284,20 @@ def _loss(outs: list[str], ops: list[Op], tensors: Mapping[str, Tensor]) -> Loss
         if plain and reduction == 1 and not tensors[targets].dtype.startswith(("float", "bfloat")):
             return Loss(name, "tokens", targets, ignore)
     return Loss(name, "samples")
+
+
+def _is_sum(op: Op, makers: Mapping[str, Op], tensors: Mapping[str, Tensor]) -> bool:
+    """Whether it divides (or multiplies) a cross entropy summed over tokens by numbers of the batch."""
+    while op.kind in ("div", "mul", "to"):
+        if any(makers.get(other) or tensors[other].role != "input" for other in op.inputs[1:]):
+            return False
+        if op.inputs[0] not in makers:
+            return False
+        op = makers[op.inputs[0]]
+    if op.kind != "cross_entropy":
+        return False
+    args = [*op.attributes["args"], *[None] * 4]
+    return op.attributes["kwargs"].get("reduction", 1 if args[3] is None else args[3]) == 2
 
 
 def _needed(ops: list[Op], wanted: list[str]) -> set[str]:

@@ -7,6 +7,7 @@ them.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -69,6 +70,23 @@ class Skeleton:
         }
 
 
+def skeleton_of(model: nn.Module, dtype: torch.dtype | None = None) -> Skeleton:
+    """The skeleton of a model that exists: a copy without its parameters' storage, which the model keeps.
+
+    Parameters that DeepSpeed's ZeRO-3 has divided get their whole shape. ModelError for a module that can't be copied.
+    """
+    memo: dict[int, object] = {}
+    for parameter in model.parameters():
+        shape = getattr(parameter, "ds_shape", parameter.shape)
+        empty = torch.empty(shape, dtype=parameter.dtype, device="meta")
+        memo[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
+    try:
+        copied = copy.deepcopy(model, memo)
+    except Exception as error:
+        raise ModelError(f"{type(model).__name__} can't be copied: {type(error).__name__}: {error}") from error
+    return _finish(copied, dtype)
+
+
 def build_skeleton(factory: Callable[[], nn.Module], dtype: torch.dtype | None = None) -> Skeleton:
     """Build a model without its parameters' storage, in training mode; floating parameters get ``dtype``.
 
@@ -89,6 +107,11 @@ def build_skeleton(factory: Callable[[], nn.Module], dtype: torch.dtype | None =
             f'the model\'s function returned a model that was built before ("{held[0]}" has storage already); '
             "build it inside the function, and give its weights apart"
         )
+    return _finish(model, dtype)
+
+
+def _finish(model: nn.Module, dtype: torch.dtype | None) -> Skeleton:
+    """The skeleton of a model whose parameters lie on meta already."""
     buffers = dict(model.named_buffers())
     if any(buffer.device.type == "meta" for buffer in buffers.values()):
         lost = [name for name, buffer in buffers.items() if buffer.device.type == "meta"]

@@ -133,10 +133,10 @@ def structure(family: str, layout: Layout) -> dict[str, Any]:
     _, mine = language_model(family, "float64", layout)
     stage = mine.stage
     counts: dict[str, int] = {}
-    for block in stage.blocks:
-        for local in block.segment.ops:
+    for block, segment in zip(stage.blocks, stage.piece.segments, strict=True):
+        for local in segment.ops:
             if (local.form, local.op.kind) in kinds:
-                module, _ = block.realised[local.op.name]
+                module, _ = block.realised[block.place_of(local)]
                 assert isinstance(module, kinds[local.form, local.op.kind])
                 assert any(module is part for part in block.modules())
                 counts[type(module).__name__] = counts.get(type(module).__name__, 0) + 1

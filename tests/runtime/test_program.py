@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from partita.adapters.torch.runtime import ahead
+from partita.adapters.torch.flush import ahead
 from partita.graph import Graph
 from partita.plugins.capture_huggingface import capture_config
 from partita.spacetime.program import Program, Task
