@@ -64,7 +64,7 @@ class PlannedEngine(DeepSpeedEngine):
         self.module.train()
         # Restored by load_checkpoint: random draws are keyed by it.
         self.runtime.steps = self.global_steps
-        loss = self.runtime.step(batches, _Calls(self))
+        loss = self.runtime.step(batches, Calls(self))
         self.micro_steps += self.gradient_accumulation_steps()
         return loss
 
@@ -81,11 +81,11 @@ class PlannedEngine(DeepSpeedEngine):
 
     def clip_fp32_gradients(self) -> None:
         # DeepSpeed's own counts whole parameters on the first model-parallel rank alone: later stages would be missed.
-        self._global_grad_norm = clip_gradients(self.module, self.runtime.groups, self.gradient_clipping())
+        self._global_grad_norm = clip_gradients(self.runtime.stage, self.runtime.groups, self.gradient_clipping())
 
 
-class _Calls:
-    """The runtime's view of a DeepSpeed engine, for one step."""
+class Calls:
+    """A flush's view of a DeepSpeed engine, for one step."""
 
     averages = True
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from functools import cache, partial
 from typing import Any
 
 import deepspeed.ops
@@ -17,7 +16,7 @@ from partita.adapters.deepspeed.engine import PlannedEngine
 from partita.adapters.deepspeed.mpu import Mpu
 from partita.adapters.torch.groups import Groups
 from partita.adapters.torch.prepare import Lowered, prepare, realiser
-from partita.adapters.torch.stage import BlockModule
+from partita.adapters.torch.stage import BlockModule, StageModule
 from partita.adapters.torch.weights import Weights
 from partita.errors import PlanError
 from partita.plan import Plan
@@ -51,31 +50,14 @@ def initialize(
             else 'there is no optimizer: give initialize one, or the DeepSpeed configuration an "optimizer" section'
         )
     check(plan, lowered)
-    if not torch.cuda.is_available():
-        # A shared-memory extension that DeepSpeed would compile for CPUs; gloo does its work.
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    deepspeed.init_distributed(dist_backend="nccl" if torch.cuda.is_available() else "gloo", verbose=False)
-    if device is None:
-        # A process's own accelerator, as torchrun numbers them; where there is none, the CPU.
-        local = int(os.environ.get("LOCAL_RANK", 0))
-        get_accelerator().set_device(local)
-        device = torch.device(get_accelerator().device_name(local))
-    mpu_of = cache(partial(Mpu, lowered.program))
-
-    def partition(block: BlockModule, groups: Groups) -> None:
-        mpu = mpu_of(groups)
-        deepspeed.zero.Init(
-            module=block, config_dict_or_path=complete, data_parallel_group=mpu.get_data_parallel_group(), mpu=mpu
-        )
-
+    connect()
+    parting = Parting(lowered, complete)
     prepared = prepare(
-        lowered, weights=weights, seed=seed, device=device, realise=realiser(lowered, plan.target),
-        finish=partition if complete["zero_optimization"]["stage"] == 3 else None,
+        lowered, weights=weights, seed=seed, device=device or own_device(), realise=realiser(lowered, plan.target),
+        finish=parting.finish,
     )  # fmt: skip
-    mpu = mpu_of(prepared.groups)
-    for name, parameter in prepared.stage.parameters_by_name.items():
-        # DeepSpeed's norms go by it, and by the stage's own mark of cut parameters: copies are counted by their owner.
-        parameter.ds_pipe_replicated = name in prepared.stage.piece.copies
+    mpu = parting.mpu(prepared.groups)
+    mark_copies(prepared.stage)
     trained = prepared.stage.trained
     engine = PlannedEngine(
         args=None, model=prepared.stage, optimizer=optimizer(trained) if optimizer else None, mpu=mpu,
@@ -84,6 +66,54 @@ def initialize(
     )  # fmt: skip
     engine.attach(prepared.runtime)
     return engine
+
+
+class Parting:
+    """How parameters are divided over copies: the rank's unit, and ZeRO-3's division of a block that is filled."""
+
+    def __init__(self, lowered: Lowered, complete: Mapping[str, Any]):
+        self.program = lowered.program
+        self.complete = complete
+        self._mpu: Mpu | None = None
+
+    def mpu(self, groups: Groups) -> Mpu:
+        """The same one each time: it makes process groups."""
+        if self._mpu is None:
+            self._mpu = Mpu(self.program, groups)
+        return self._mpu
+
+    @property
+    def finish(self) -> Callable[[BlockModule, Groups], None] | None:
+        """What ``prepare`` does with each block."""
+        return self._divide if self.complete["zero_optimization"]["stage"] == 3 else None
+
+    def _divide(self, block: BlockModule, groups: Groups) -> None:
+        mpu = self.mpu(groups)
+        deepspeed.zero.Init(
+            module=block, config_dict_or_path=self.complete, data_parallel_group=mpu.get_data_parallel_group(), mpu=mpu
+        )
+
+
+def connect(port: int | None = None) -> None:
+    """Join the job's other processes, unless that has been done."""
+    if not torch.cuda.is_available():
+        # A shared-memory extension that DeepSpeed would compile for CPUs; gloo does its work.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    deepspeed.init_distributed(dist_backend=backend, verbose=False, **({"distributed_port": port} if port else {}))
+
+
+def own_device() -> torch.device:
+    """A process's own accelerator, as torchrun numbers them; where there is none, the CPU."""
+    local = int(os.environ.get("LOCAL_RANK", 0))
+    get_accelerator().set_device(local)
+    return torch.device(get_accelerator().device_name(local))
+
+
+def mark_copies(stage: StageModule) -> None:
+    """DeepSpeed's norms go by this and by the stage's own mark of cut parameters: copies are counted by their owner."""
+    for name, parameter in stage.parameters_by_name.items():
+        parameter.ds_pipe_replicated = name in stage.piece.copies
 
 
 def check(plan: Plan, lowered: Lowered) -> None:

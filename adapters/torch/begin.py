@@ -6,16 +6,16 @@ A rank that raised alone would leave the others waiting in the queue for what it
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NoReturn
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from partita.adapters.torch.groups import Groups
-from partita.adapters.torch.stage import StageModule
-from partita.errors import InputError
-from partita.spacetime.program import LocalOp, Program
+from partita.adapters.torch.stage import Code, StageModule
+from partita.errors import InputError, PartitaError
+from partita.graph import Loss
+from partita.spacetime.program import LocalOp, Piece, Program
 
 Batch = Mapping[str, Tensor]
 
@@ -33,7 +33,7 @@ class Beginning:
         # Ranks that share a stage's pieces have the same labels: one of them counts.
         counts = (place.stage, place.tensor) == (program.loss_stage, 0)
         self.counted = loss if loss is not None and loss.weighting == "tokens" and counts else None
-        self.loss_ops = _loss_ops(stage, program)
+        self.loss_ops = loss_ops(stage.piece, loss)
 
     def take(self, batches: Iterator[Batch]) -> tuple[list[dict[str, Tensor]], float]:
         """The step's micro-batches, and what the loss of each counts for in the loss of the global batch: one over all
@@ -41,24 +41,26 @@ class Beginning:
 
         InputError, the same one on every rank, when a batch doesn't fit or no label of the global batch counts.
         """
-        program, micro, failure = self.program, [], None
-        # How many ranks have failed, and the tokens of the global batch.
-        facts = torch.zeros(2, dtype=torch.float64, device=self.device)
+        program, micro, failure, tokens = (
+            self.program,
+            [],
+            None,
+            torch.zeros((), device=self.device, dtype=torch.float64),
+        )
         try:
             micro = [self._micro_batch(batches, index) for index in range(program.micro_batches)]
-            self._count(micro, facts)
+            if self.counted is not None:
+                counted = count_targets(self.stage, self.stage.code, self.counted, self.loss_ops, micro)
         except Exception as error:  # a user's iterator may raise anything
             failure = error
-            facts[0] = 1
-        dist.all_reduce(facts, group=self.group)
-        failed, tokens = facts.tolist()
-        if failed:
-            self._refuse(failure)
+        tokens = agree(self.group, failure, counted)
         loss = program.loss
         if loss is None or program.loss_stage is None:
             return micro, 0.0
         if loss.weighting == "samples":
             return micro, 1.0 / (program.micro_batches * program.dp[program.loss_stage])
+        if loss.weighting == "sum":
+            return micro, 1.0
         if tokens == 0:
             raise InputError(f"every label of the global batch is {loss.ignore_index}: no token to learn from")
         return micro, 1.0 / tokens
@@ -88,32 +90,45 @@ class Beginning:
             found[name] = batch[name].to(self.device)
         return found
 
-    def _count(self, micro: Sequence[dict[str, Tensor]], facts: Tensor) -> None:
-        if self.counted is None or self.counted.targets is None:
-            return
-        for batch in micro:
-            values = self.stage.constants(batch, self.stage.context, self.stage.code, self.loss_ops)
-            facts[1] += (values[self.counted.targets] != self.counted.ignore_index).sum()
 
-    def _refuse(self, failure: Exception | None) -> NoReturn:
-        """The error of the first rank that has one, on every rank. Collective."""
-        mine = None
-        if failure is not None:
-            mine = str(failure) if isinstance(failure, InputError) else f"{type(failure).__name__}: {failure}"
-        everyones: list[str | None] = [None] * dist.get_world_size(self.group)
-        dist.all_gather_object(everyones, mine, group=self.group)
-        rank, message = next((rank, text) for rank, text in enumerate(everyones) if text is not None)
-        where = "" if all(text == message for text in everyones) else f"rank {rank}: "
-        # The traceback of something that isn't ours says where in the user's code it happened.
-        raise InputError(f"{where}{message}") from (None if isinstance(failure, InputError) else failure)
+def agree(group: dist.ProcessGroup, failure: Exception | None, number: Tensor) -> float:
+    """The sum of every rank's number, on every rank; collective over the group.
+
+    Where a rank has a failure, InputError on every rank, the same one: that of the first rank that has one.
+    """
+    facts = torch.stack([torch.full_like(number, failure is not None, dtype=torch.float64), number.double()])
+    dist.all_reduce(facts, group=group)
+    failed, total = facts.tolist()
+    if not failed:
+        return float(total)
+    mine = None
+    if failure is not None:
+        mine = str(failure) if isinstance(failure, PartitaError) else f"{type(failure).__name__}: {failure}"
+    everyones: list[str | None] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(everyones, mine, group=group)
+    rank, message = next((rank, text) for rank, text in enumerate(everyones) if text is not None)
+    where = "" if all(text == message for text in everyones) else f"rank {rank}: "
+    # The traceback of something that isn't ours says where in the user's code it happened.
+    raise InputError(f"{where}{message}") from (None if isinstance(failure, PartitaError) else failure)
 
 
-def _loss_ops(stage: StageModule, program: Program) -> tuple[LocalOp, ...]:
+def count_targets(
+    stage: StageModule, code: Code, loss: Loss, ops: tuple[LocalOp, ...], micro: Sequence[Batch]
+) -> Tensor:
+    """How many targets of these micro-batches count."""
+    assert loss.targets is not None
+    total = torch.zeros((), dtype=torch.float64, device=stage.context.device)
+    for batch in micro:
+        total += (stage.constants(batch, stage.context, code, ops)[loss.targets] != loss.ignore_index).sum()
+    return total
+
+
+def loss_ops(piece: Piece, loss: Loss | None) -> tuple[LocalOp, ...]:
     """The constant ops that the targets of the loss need."""
-    if program.loss is None or program.loss.targets is None:
+    if loss is None or loss.targets is None:
         return ()
-    wanted, found = {program.loss.targets}, []
-    for local in reversed(stage.piece.constants):
+    wanted, found = {loss.targets}, []
+    for local in reversed(piece.constants):
         if wanted & set(local.op.outputs):
             found.append(local)
             wanted.update(local.op.inputs)

@@ -8,7 +8,7 @@ that DeepSpeed's engine and plain torch run the same queues.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Protocol
 
@@ -63,8 +63,8 @@ class Flush:
     """One run through turns: values and gradients in flight, pending sends, posted receives.
 
     ``micro`` are the micro-batches; ``scales[m]`` is what the loss of micro-batch m counts for, ``codes[m]`` what it
-    runs (default: the stage's own). The value called ``loss`` is where gradients start; those called in ``returned``
-    are kept in ``results[m]``, and ``seeds`` may give gradients for them by (name, micro-batch).
+    runs (default: the stage's own). Of a model without a loss ``results[m]`` keeps what it returns, and ``seeds`` may
+    give gradients for that by (name, micro-batch).
     """
 
     def __init__(
@@ -73,18 +73,13 @@ class Flush:
         engine: Engine,
         micro: Sequence[Batch],
         scales: Sequence[float],
-        *,
-        loss: str | None,
         codes: Sequence[Code] | None = None,
-        returned: Set[str] = frozenset(),
     ):
         self.rank = rank
         self.engine = engine
         self.micro = micro
         self.scales = scales
-        self.loss_name = loss
         self.codes = codes or [rank.stage.code] * len(micro)
-        self.returned = returned
         self.results: dict[int, dict[str, Tensor]] = {index: {} for index in range(len(micro))}
         self.seeds: dict[tuple[str, int], Tensor] = {}
         self.values: dict[str, Tensor] = {}
@@ -168,9 +163,9 @@ class Flush:
         if f"saved@{micro}" in task.writes:
             self.saved[micro] = (inputs, outputs)
         for name, value in outputs.items():
-            if name in self.returned:
+            if name in code.returned:
                 self.results[micro][name] = value.detach()
-            if name == self.loss_name:
+            if name == code.loss:
                 self.loss += value.detach().double() * self.scales[micro]
             else:
                 self.values[f"{name}@{micro}"] = value
@@ -197,7 +192,7 @@ class Flush:
                 gradient = self.values.pop(edge.key(micro))
                 arrived[edge.tensor] = arrived[edge.tensor] + gradient if edge.tensor in arrived else gradient
         for name, value in outputs.items():
-            if name == self.loss_name:
+            if name == self.codes[micro].loss:
                 roots.append(value * (self.scales[micro] * self.copies))
                 gradients.append(None)
             elif name in arrived and value.requires_grad:

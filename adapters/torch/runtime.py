@@ -45,14 +45,10 @@ class Runtime:
         InputError, the same one on every rank, when a batch of any of them doesn't fit or no label counts.
         """
         micro, scale = self.beginning.take(batches)
-        flush = Flush(self, engine, micro, [scale] * len(micro), loss=self._loss_name)
+        flush = Flush(self, engine, micro, [scale] * len(micro))
         flush.run(self.queue)
         self.steps += 1
         return self._total(flush.loss)
-
-    @property
-    def _loss_name(self) -> str | None:
-        return self.program.loss.tensor if self.program.loss else None
 
     def _total(self, loss: Tensor) -> float:
         """The loss of the global batch, the same on every rank."""

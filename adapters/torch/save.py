@@ -18,7 +18,9 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from partita.adapters.torch.groups import Groups
 from partita.adapters.torch.runtime import Runtime
+from partita.adapters.torch.stage import StageModule
 from partita.adapters.torch.weights import join
 from partita.errors import InputError
 from partita.files import write_text
@@ -42,7 +44,7 @@ def save_dense(runtime: Runtime, folder: str | Path, gather: Gather = lambda par
     if stages > 1:
         files = [f"model-{stage + 1:05d}-of-{stages:05d}.safetensors" for stage in range(stages)]
     writes = place.data == 0 and place.tensor == 0
-    tensors = _dense(runtime, gather, writes)
+    tensors = dense_parameters(runtime.stage, runtime.groups, gather, writes)
     if writes:
         _write(tensors, Path(folder), files[place.stage])
         if stages > 1 and place.stage == 0:
@@ -53,9 +55,9 @@ def save_dense(runtime: Runtime, folder: str | Path, gather: Gather = lambda par
     dist.barrier(group=runtime.groups.values)
 
 
-def _dense(runtime: Runtime, gather: Gather, keep: bool) -> dict[str, Tensor]:
-    """The stage's own parameters, dense, on the rank that keeps them."""
-    stage, found = runtime.stage, {}
+def dense_parameters(stage: StageModule, groups: Groups, gather: Gather, keep: bool) -> dict[str, Tensor]:
+    """The stage's own parameters, dense, on the CPU of the rank that keeps them. Collective over the stage's ranks."""
+    found = {}
     for name, parameter in stage.parameters_by_name.items():
         if name in stage.piece.copies:
             continue
@@ -64,7 +66,7 @@ def _dense(runtime: Runtime, gather: Gather, keep: bool) -> dict[str, Tensor]:
         shard = stage.piece.parameters[name]
         if shard is not None:
             pieces = [torch.empty_like(value) for _ in range(shard.pieces)]
-            dist.all_gather(pieces, value, group=runtime.groups.tensor)
+            dist.all_gather(pieces, value, group=groups.tensor)
             value = join(pieces, shard)
         if keep:
             found[name] = value.cpu().contiguous()

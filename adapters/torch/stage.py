@@ -62,6 +62,9 @@ class Code:
 
     def __init__(self, graph: Graph, piece: Piece, buffers: Mapping[str, Tensor], device: torch.device):
         self.piece = piece
+        self.loss = graph.loss.tensor if graph.loss else None
+        # Of a model without a loss, what it returns.
+        self.returned = frozenset() if graph.loss else frozenset(graph.outputs).intersection(piece.outputs)
         self.input_shapes = {name: graph.tensor[name].shape for name in piece.batch}
         self.input_dtypes = {name: graph.tensor[name].dtype for name in piece.batch}
         self.differentiable = {name for name in piece.inputs if graph.tensor[name].gradient}

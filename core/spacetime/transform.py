@@ -44,8 +44,11 @@ class StageCode:
     tp: int
 
 
-def transform(graph: Graph, stages: Sequence[StageCode]) -> tuple[Piece, ...]:
-    """A piece for each stage. PlanError when tp can't cut a block, or a parameter would be cut in two ways."""
+def transform(graph: Graph, stages: Sequence[StageCode], *, returned: bool = False) -> tuple[Piece, ...]:
+    """A piece for each stage. PlanError when tp can't cut a block, or a parameter would be cut in two ways.
+
+    Pieces give the loss, or of a model without one all that it returns; ``returned``: both.
+    """
     free = constant_ops(graph)
     stage_of = {block.name: index for index, stage in enumerate(stages) for block in stage.blocks}
     shards = _parameter_shards(graph, stages)
@@ -64,8 +67,9 @@ def transform(graph: Graph, stages: Sequence[StageCode]) -> tuple[Piece, ...]:
         constants, leaves = _constants(graph, free, outer, index, graph_loss(graph, makers))
         inputs = tuple(name for name in read if makers.get(name, index) != index)
         made = [name for name, maker in makers.items() if maker == index]
-        loss = {graph.loss.tensor} if graph.loss else set(graph.outputs)
-        outputs = tuple(name for name in made if readers.get(name, set()) - {index} or name in loss)
+        ends = {graph.loss.tensor} if graph.loss else set()
+        ends |= set(graph.outputs) if returned or not graph.loss else set()
+        outputs = tuple(name for name in made if readers.get(name, set()) - {index} or name in ends)
         segments = tuple(
             _segment(graph, block, blocks, position, outputs) for position, block in enumerate(stage.blocks)
         )

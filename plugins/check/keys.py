@@ -6,12 +6,12 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from partita.errors import InputError
+from partita.key import OPTIONS, parse_key
 from partita.plugins.check.document import Document
 from partita.plugins.check.finding import Finding, problem, warning
 from partita.plugins.check.tables import arity, table
 
-# What may stand under the key "partita".
-OPTIONS = ("cluster", "memory_gib", "plan", "pipeline", "tensor_parallel", "fix", "dry_run")
 # How alike a key and a known one must be to be taken for a slip: a swapped, lost or doubled letter is one.
 ALIKE = 0.8
 
@@ -95,15 +95,18 @@ def _homes(key: str, known: Mapping[str, Any], above: tuple[str, ...]) -> Iterat
 
 
 def _partita(document: Document, value: Any) -> Iterator[Finding]:
-    if not isinstance(value, Mapping):
-        yield problem(document.place("partita"), f"partita is {value!r}; an object is needed, and {{}} will do")
-        return
-    for key in value:
-        if key not in OPTIONS:
+    if isinstance(value, Mapping):
+        unknown = [key for key in value if key not in OPTIONS]
+        for key in unknown:
             near = slip(key, OPTIONS)
             hint = f'did you mean "{near}"?' if near else f"known: {', '.join(OPTIONS)}"
             place = document.place(f"partita.{key}")
             yield problem(place, f"unknown option partita.{key}; {hint}", *[near] if near else [])
+        value = {key: option for key, option in value.items() if key not in unknown}
+    try:
+        parse_key(value)
+    except InputError as error:
+        yield problem(document.place("partita"), str(error))
 
 
 def _parameters(document: Document) -> Iterator[Finding]:

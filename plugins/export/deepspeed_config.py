@@ -26,8 +26,11 @@ from partita.errors import PlanError
 from partita.plan import Plan
 
 
-def deepspeed_config(plan: Plan, user: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def deepspeed_config(plan: Plan, user: Mapping[str, Any] | None = None, *, calls: int = 0) -> dict[str, Any]:
     """The DeepSpeed configuration of a plan, on top of the user's own, which is left as it was.
+
+    ``calls``: a loop calls the model so often in a step, each time with the plan's global batch; what DeepSpeed takes
+    for a micro-batch is then a copy's part of a call. 0: a step is the plan's own.
 
     PlanError where the user's configuration says something else than the plan.
     """
@@ -39,6 +42,12 @@ def deepspeed_config(plan: Plan, user: Mapping[str, Any] | None = None) -> dict[
         "train_micro_batch_size_per_gpu": stage.samples // stage.dp,
         "gradient_accumulation_steps": stage.micro_batches,
     }
+    if calls:
+        decided = {
+            "train_batch_size": plan.global_batch * calls,
+            "train_micro_batch_size_per_gpu": plan.global_batch // stage.dp,
+            "gradient_accumulation_steps": calls,
+        }
     for key, value in decided.items():
         _decide(config, key, value, key)
     partition = _section(config, "zero_optimization")

@@ -1,0 +1,48 @@
+"""``deepspeed.initialize``, which looks for the key ``"partita"`` and changes nothing where there is none."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import deepspeed
+
+from partita.key import KEY
+
+MARK = "_partita_original"
+
+
+def install() -> None:
+    """Wrap ``deepspeed.initialize``, once."""
+    original = deepspeed.initialize
+    if hasattr(original, MARK):
+        return
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def initialize(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs).arguments
+        config = _config(given)
+        if config is None or KEY not in config:
+            return original(*args, **kwargs)
+        # Only now: it imports what a plan needs, which nobody without the key should wait for.
+        from partita.adapters.deepspeed.front import initialize_with_plan
+
+        return initialize_with_plan(config, given)
+
+    setattr(initialize, MARK, original)
+    deepspeed.initialize = initialize
+
+
+def _config(given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The configuration where DeepSpeed looks for it, or None: what is missing or unreadable is DeepSpeed's to say."""
+    config = given.get("config") or given.get("config_params") or getattr(given.get("args"), "deepspeed_config", None)
+    if isinstance(config, Mapping):
+        return config  # type: ignore[return-value]
+    try:
+        loaded = deepspeed.load_ds_config(config)
+    except Exception:
+        return None
+    return loaded if isinstance(loaded, dict) else None

@@ -1,0 +1,89 @@
+"""The model's code for every shape of batch that a loop comes with: exported once each, lowered by the plan."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from partita.adapters.torch.begin import loss_ops
+from partita.adapters.torch.loop.batch import Shape
+from partita.adapters.torch.stage import Code, StageModule
+from partita.plan import Plan
+from partita.plugins.capture_torch import Captured, Skeleton, capture_skeleton
+from partita.spacetime.lower import stage_code
+from partita.spacetime.preserve import Version
+from partita.spacetime.program import LocalOp, Place
+from partita.spacetime.transform import transform
+
+# Codes hold no weights: what is kept of them is the graph's description, a few MB for a large model.
+KEPT = 64
+# From so many shapes on, the time that they cost is told.
+MANY = 8
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The code for one shape: of all stages, and this rank's own. ``targets`` compute what its loss counts."""
+
+    captured: Captured
+    version: Version
+    code: Code
+    targets: tuple[LocalOp, ...]
+
+    def stage_of(self, name: str) -> int | None:
+        """The stage whose piece gives this value, or None."""
+        return next((piece.stage for piece in self.version.pieces if name in piece.outputs), None)
+
+    def arguments(self, stage: int) -> set[str]:
+        """The model's arguments that a stage reads."""
+        return {self.captured.given[name] for name in self.version.pieces[stage].batch}
+
+
+class Codes:
+    """Codes by shape, the least recently used forgotten. ``live``: what a model with a loss returns beside it stays."""
+
+    def __init__(self, plan: Plan, skeleton: Skeleton, stage: StageModule, place: Place, live: bool):
+        self.plan = plan
+        self.skeleton = skeleton
+        self.stage = stage
+        self.place = place
+        self.live = live
+        self.found: OrderedDict[tuple[Shape, bool, bool], Compiled] = OrderedDict()
+        self.made = 0
+        self.seconds = 0.0
+
+    def get(self, shape: Shape, *, learning: bool, training: bool) -> Compiled:
+        """The code for batches of this shape. ``learning``: gradients are wanted; ``training``: the model's mode.
+
+        ModelError where the model can't be exported for it, or would read other parameters than those planned for.
+        """
+        key = (shape, learning, training)
+        if key in self.found:
+            self.found.move_to_end(key)
+            return self.found[key]
+        start = time.perf_counter()
+        compiled = self._compile(shape, learning, training)
+        self.made += 1
+        self.seconds += time.perf_counter() - start
+        if self.made == MANY and self.stage.context.rank == 0 and self.place.data == 0 and self.place.stage == 0:
+            print(
+                f"partita: batches came in {MANY} shapes so far, and reading the model for them took "
+                f"{self.seconds:.1f} s; padding to fewer lengths saves that",
+                flush=True,
+            )
+        self.found[key] = compiled
+        if len(self.found) > KEPT:
+            self.found.popitem(last=False)
+        return compiled
+
+    def _compile(self, shape: Shape, learning: bool, training: bool) -> Compiled:
+        captured = capture_skeleton(
+            self.skeleton, shape.example(), name=self.plan.model, goal="loss" if learning else "outputs",
+            training=training,
+        )  # fmt: skip
+        stages = [stage_code(stage) for stage in self.plan.stages]
+        pieces = transform(captured.graph, stages, returned=self.live)
+        piece = pieces[self.place.stage]
+        code = self.stage.another(captured.graph, piece, captured.buffers)
+        return Compiled(captured, Version(captured.graph, pieces), code, loss_ops(piece, captured.graph.loss))

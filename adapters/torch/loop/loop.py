@@ -1,0 +1,353 @@
+"""One rank's calls of the model: learning (with a gradient, now or later) and looking (without)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from partita.adapters.torch.begin import agree, count_targets
+from partita.adapters.torch.flush import Flush
+from partita.adapters.torch.groups import Groups
+from partita.adapters.torch.loop.batch import Given, Shape
+from partita.adapters.torch.loop.codes import Codes, Compiled
+from partita.adapters.torch.loop.divide import Part, Slice, divide
+from partita.adapters.torch.loop.gradients import Keeping, Kept, Looking, Results, Shown
+from partita.adapters.torch.loop.returned import build
+from partita.adapters.torch.loop.share import Move, batch_moves, move, own, share_shapes
+from partita.adapters.torch.prepare import Prepared
+from partita.errors import InputError, ModelError, PartitaError
+from partita.plan import Plan
+from partita.plugins.capture_torch import Skeleton
+from partita.schedules import GENERATORS, Turn, forward_only
+from partita.spacetime.preserve import turn_tasks
+from partita.spacetime.program import Task
+
+# What a rank was called with, or why that can't be.
+Batches = Sequence[Given] | Exception
+
+
+@dataclass(frozen=True)
+class Call:
+    """A copy's batches as micro-batches: ``micro[m]`` holds what this rank's stage reads, ``codes[m]`` what it runs.
+
+    ``owners[b]`` is the rank whose batch number b is; ``mine`` are this rank's own numbers. ``counted`` is the sum
+    over all ranks of what losses are divided by.
+    """
+
+    parts: tuple[Part, ...]
+    codes: tuple[Compiled, ...]
+    micro: tuple[dict[str, Tensor], ...]
+    owners: tuple[int, ...]
+    mine: range
+    counted: float
+
+
+class Loop:
+    """What runs a plan for a loop over batches of this rank. ``steps`` keys random draws.
+
+    Satisfies ``flush.Rank``. Every call is collective over all ranks, except looking where each rank has all of the
+    model (``alone``).
+    """
+
+    def __init__(self, plan: Plan, prepared: Prepared, skeleton: Skeleton, seed: int):
+        self.plan = plan
+        self.program = prepared.lowered.program
+        self.stage = prepared.stage
+        self.groups: Groups = prepared.groups
+        self.device = prepared.runtime.device
+        self.seed = seed
+        self.steps = 0
+        self.observe: Callable[[Task], None] | None = None
+        self.place = self.program.places[self.groups.rank]
+        copy = [d for d, place in self.program.places.items() if place.data == self.place.data]
+        self.members = sorted(copy)
+        self.alone = len(self.members) == 1
+        self.micro_batches = plan.stages[0].micro_batches
+        self.codes = Codes(plan, skeleton, self.stage, self.place, live=self.lives)
+        self.parameters = [p for p in self.stage.parameters_by_name.values() if p.requires_grad]
+        model = skeleton.model
+        self.names = skeleton.canonical
+        self.dense = dict(model.named_parameters())
+        # In the order that the model has them in, tied ones under all of their names.
+        self.keys = list(model.state_dict())
+        self.frozen = {name for name, p in model.named_parameters(remove_duplicate=False) if not p.requires_grad}
+
+    @property
+    def lives(self) -> bool:
+        """Whether a call leaves its autograd graph to the loop's backward, as a model without a plan does."""
+        return self.alone and self.micro_batches == 1
+
+    def learn(self, batches: Batches, *, training: bool, factor: float = 1.0) -> Any:
+        """What the model returns, with a gradient. Its loss is that of all ranks' batches; where it has none, results
+        are this rank's own, and all forwards are held until the loss that is made of them goes backward.
+
+        ``factor`` is the loss scale under which gradients are computed within the call.
+        """
+        call = self._begin(batches, learning=True, training=training)
+        graph = call.codes[0].captured.graph
+        if self.lives and len(call.parts) == 1:
+            found = self._live(call)
+        elif graph.loss is not None:
+            found = {graph.loss.tensor: self._loss(call, factor)}
+        else:
+            found = self._results(call)
+        self.steps += 1
+        return build(call.codes[0].captured, found)
+
+    def learn_loss(self, batches: Batches, *, training: bool, factor: float = 1.0) -> Tensor:
+        """The loss of all ranks' batches, maybe several of each, in one flush. ModelError for a model without one."""
+        call = self._begin(batches, learning=True, training=training)
+        if call.codes[0].captured.graph.loss is None:
+            raise ModelError(
+                f'"{self.plan.model}" returns no loss for these inputs; call it and make one of its results'
+            )
+        found = self._loss(call, factor)
+        self.steps += 1
+        return found
+
+    def look(self, batches: Batches, *, training: bool) -> Any:
+        """What the model returns for this rank's batch, without a gradient."""
+        call = self._begin(batches, learning=False, training=training)
+        flush = Flush(self, Looking(self.stage), call.micro, [0.0] * len(call.parts), codes=self._own_codes(call))
+        with torch.no_grad():
+            flush.run(self._queue(call, forward_only(self._stages, len(call.parts))))
+        found = self._bring_home(call, flush)
+        self.steps += 1
+        return build(call.codes[call.mine[0]].captured, found)
+
+    def _begin(self, batches: Batches, *, learning: bool, training: bool) -> Call:
+        """Tell, agree, share. PartitaError on every rank where one can't go on."""
+        failure = batches if isinstance(batches, Exception) else None
+        told: object = str(failure)
+        if not isinstance(batches, Exception):
+            told = tuple((one.shape, () if self.alone else one.scalars) for one in batches)
+        everyones = share_shapes(told, self.groups.model, self.device)
+        parts: list[Part] = []
+        codes: list[Compiled] = []
+        shapes: list[Shape] = []
+        if not any(isinstance(one, str) for one in everyones):
+            try:
+                shapes = [shape for one in everyones for shape, _ in one]
+                alike = len({scalars for one in everyones for _, scalars in one}) == 1
+                parts, codes = self._compile(shapes, learning, training, alike)
+            except PartitaError as error:
+                failure = failure or error
+        if not learning and self.alone and failure is not None:
+            raise failure
+        owners = [member for member, one in zip(self.members, everyones, strict=True) for _ in one]
+        mine = range(owners.index(self.groups.rank), owners.index(self.groups.rank) + owners.count(self.groups.rank))
+        counted = torch.zeros((), dtype=torch.float64, device=self.device)
+        if self.alone and failure is None:
+            assert not isinstance(batches, Exception)
+            micro = self._micro(parts, codes, own(batches, 0))
+            counted = self._count(parts, codes, micro)
+            total = agree(self.groups.values, None, counted) if learning else 0.0
+            return Call(tuple(parts), tuple(codes), tuple(micro), tuple(owners), mine, total)
+        agree(self.groups.values, failure, counted)
+        assert not isinstance(batches, Exception)
+        wanted = {rank: self._reads(codes, rank) for rank in self.members}
+        moves = batch_moves(list(zip(owners, shapes, strict=True)), wanted)
+        held = move(moves, own(batches, mine.start), self.groups.rank, self.groups.values, self.device)
+        micro = self._micro(parts, codes, held)
+        total = 0.0
+        if learning:
+            total = agree(self.groups.values, None, self._count(parts, codes, micro))
+        return Call(tuple(parts), tuple(codes), tuple(micro), tuple(owners), mine, total)
+
+    def _compile(
+        self, shapes: Sequence[Shape], learning: bool, training: bool, alike: bool
+    ) -> tuple[list[Part], list[Compiled]]:
+        """The micro-batches of the copy, and their codes.
+
+        Batches that are looked at, or whose loss the loop makes, stay apart: their results go back to who brought them.
+        So do those whose scalars aren't ``alike``.
+        """
+        if learning:
+            whole = self.codes.get(shapes[0], learning=True, training=training)
+            apart = whole.captured.graph.loss is None or not alike
+            parts = divide(shapes, self.micro_batches * (len(shapes) // len(self.members)), apart=apart)
+        else:
+            parts = divide(shapes, len(shapes), apart=True)
+        return parts, [self.codes.get(part.shape, learning=learning, training=training) for part in parts]
+
+    def _reads(self, codes: Sequence[Compiled], rank: int) -> set[str]:
+        stage = self.program.places[rank].stage
+        return set().union(*(code.arguments(stage) for code in codes))
+
+    def _micro(
+        self, parts: Sequence[Part], codes: Sequence[Compiled], held: Mapping[tuple[Any, ...], Tensor]
+    ) -> list[dict[str, Tensor]]:
+        """Each micro-batch under the graph's names, from the batches' tensors."""
+        found = []
+        for part, code in zip(parts, codes, strict=True):
+            shapes = {name: shape for name, shape, _ in part.shape.tensors}
+            batch = {}
+            for name in code.code.piece.batch:
+                argument = code.captured.given[name]
+                if not part.shape.divided(shapes[argument]):
+                    batch[name] = held[part.slices[0].batch, argument]
+                    continue
+                pieces = [held[one.batch, argument][one.start : one.stop] for one in part.slices]
+                batch[name] = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+            found.append(batch)
+        return found
+
+    def _count(self, parts: Sequence[Part], codes: Sequence[Compiled], micro: Sequence[Mapping[str, Tensor]]) -> Tensor:
+        """This copy's tokens or samples, on the one of its ranks that counts them."""
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        for part, code, batch in zip(parts, codes, micro, strict=True):
+            loss = code.captured.graph.loss
+            if loss is None or self.place.tensor or self.place.stage != code.stage_of(loss.tensor):
+                continue
+            if loss.weighting == "tokens":
+                total += count_targets(self.stage, code.code, loss, code.targets, [batch])
+            else:
+                total += part.shape.samples
+        return total
+
+    def _scales(self, call: Call) -> list[float]:
+        """What the loss of each micro-batch counts for in the loss of all ranks' batches."""
+        found = []
+        for part, code in zip(call.parts, call.codes, strict=True):
+            loss = code.captured.graph.loss
+            assert loss is not None
+            if loss.weighting == "sum":
+                found.append(1.0 / (len(call.owners) * self.program.dp[0]))
+                continue
+            if not call.counted:
+                raise InputError(f"every label of all ranks' batches is {loss.ignore_index}: no token to learn from")
+            found.append((1.0 if loss.weighting == "tokens" else part.shape.samples) / call.counted)
+        return found
+
+    @property
+    def _stages(self) -> int:
+        return len(self.plan.stages)
+
+    def _queue(self, call: Call, turns: Mapping[int, Sequence[Turn]]) -> tuple[Task, ...]:
+        versions = [code.version for code in call.codes]
+        program = self.program
+        return turn_tasks(versions, self.groups.rank, program.places, program.devices_of, turns[self.place.stage])
+
+    @staticmethod
+    def _own_codes(call: Call) -> list[Any]:
+        return [code.code for code in call.codes]
+
+    def _total(self, loss: Tensor) -> Tensor:
+        """The sum over copies and stages; of ranks that share pieces one counts."""
+        total = loss.detach().double() if self.place.tensor == 0 else torch.zeros_like(loss, dtype=torch.float64)
+        dist.all_reduce(total, group=self.groups.values)
+        return total.float()
+
+    def _live(self, call: Call) -> dict[str, Tensor]:
+        (code,), (batch,) = call.codes, call.micro
+        outputs = self.stage(batch, {}, (self.seed, self.steps, self.place.data), code.code)
+        loss = code.captured.graph.loss
+        if loss is not None:
+            (scale,) = self._scales(call)
+            local = outputs[loss.tensor]
+            value = self._total(local * scale)
+            outputs[loss.tensor] = Shown.apply(local, value, scale * self.program.dp[0])
+        return dict(outputs)
+
+    def _loss(self, call: Call, factor: float) -> Tensor:
+        keeping = Keeping(self.stage, self.parameters, factor)
+        flush = Flush(self, keeping, call.micro, self._scales(call), codes=self._own_codes(call))
+        flush.run(self._queue(call, GENERATORS[self.plan.order.generator](self._stages, len(call.parts))))
+        loss: Tensor = Kept.apply(keeping, self._total(flush.loss), *self.parameters)
+        return loss
+
+    def _results(self, call: Call) -> dict[str, Tensor]:
+        keeping = Keeping(self.stage, self.parameters)
+        flush = Flush(self, keeping, call.micro, [0.0] * len(call.parts), codes=self._own_codes(call))
+        queue = self._queue(call, GENERATORS["gpipe"](self._stages, len(call.parts)))
+        turning = next(index for index, task in enumerate(queue) if task.kind == "backward" or _backwards(task))
+        flush.run(queue[:turning])
+        home = self._bring_home(call, flush)
+        names = [name for name, value in home.items() if value.is_floating_point()]
+
+        def back(gradients: Sequence[Tensor]) -> list[Tensor]:
+            # The loop means the average over all ranks; the framework averages over copies.
+            share = 1.0 / len(self.members)
+            given = {name: gradient * share for name, gradient in zip(names, gradients, strict=True)}
+            flush.seeds.update(self._take_back(call, given))
+            flush.run(queue[turning:])
+            return keeping.take(1.0)
+
+        with torch.enable_grad():
+            results = Results.apply(back, len(names), *(home[name] for name in names), *self.parameters)
+        return {**home, **dict(zip(names, results, strict=True))}
+
+    def _returned(self, call: Call, only: range | None = None) -> list[tuple[int, int, str, int]]:
+        """(micro-batch, batch, result, the stage that makes it) of every result that an op of the model made."""
+        found = []
+        for micro, (part, code) in enumerate(zip(call.parts, call.codes, strict=True)):
+            batch = part.slices[0].batch
+            for name in code.version.graph.outputs:
+                stage = code.stage_of(name)
+                if stage is not None and (only is None or batch in only):
+                    found.append((micro, batch, name, stage))
+        return found
+
+    def _device(self, stage: int, tensor: int) -> int:
+        """The device of this copy that has a stage's pieces number ``tensor``."""
+        return self.program.devices_of[stage][self.place.data * self.program.tp[stage] + tensor]
+
+    def _bring_home(self, call: Call, flush: Flush) -> dict[str, Tensor]:
+        """This rank's results, whole, from the stages that made them."""
+        moves = []
+        for micro, batch, name, stage in self._returned(call):
+            made = call.codes[micro].version.graph.tensor[name]
+            moves.append(
+                Move((micro, name), self._device(stage, 0), call.owners[batch], made.shape, getattr(torch, made.dtype))
+            )
+        held = {(micro, name): value for micro, results in flush.results.items() for name, value in results.items()}
+        arrived = move(moves, held, self.groups.rank, self.groups.values, self.device)
+        pieces: dict[str, list[Tensor]] = {}
+        for micro, _, name, _ in self._returned(call, call.mine):
+            pieces.setdefault(name, []).append(arrived[micro, name])
+        own_parts = [part for part in call.parts if part.slices[0].batch in call.mine]
+        return {name: _joined(name, values, own_parts) for name, values in pieces.items()}
+
+    def _take_back(self, call: Call, gradients: Mapping[str, Tensor]) -> dict[tuple[str, int], Tensor]:
+        """The gradients of this copy's results, on the ranks whose stage made them."""
+        moves, held = [], {}
+        for micro, batch, name, stage in self._returned(call):
+            made = call.codes[micro].version.graph.tensor[name]
+            if not made.gradient:
+                continue
+            owner = call.owners[batch]
+            for tensor in range(self.program.tp[stage]):
+                moves.append(
+                    Move((micro, name), owner, self._device(stage, tensor), made.shape, getattr(torch, made.dtype))
+                )
+            if owner == self.groups.rank:
+                (one,) = call.parts[micro].slices
+                held[micro, name] = _rows(gradients[name], one, call.parts[micro])
+        arrived = move(moves, held, self.groups.rank, self.groups.gradients, self.device)
+        return {(name, micro): value for (micro, name), value in arrived.items()}
+
+
+def _backwards(task: Task) -> bool:
+    return task.transfer is not None and task.transfer.backwards
+
+
+def _joined(name: str, values: Sequence[Tensor], parts: Sequence[Part]) -> Tensor:
+    """A batch's result from those of its micro-batches."""
+    if len(values) == 1:
+        return values[0]
+    if all(part.shape.divided(tuple(value.shape)) for value, part in zip(values, parts, strict=True)):
+        return torch.cat(list(values))
+    raise InputError(
+        f'the model returns "{name}" with shape {list(values[0].shape)}, which has no dim of samples, and the plan '
+        f"divides a batch into {len(values)} micro-batches; hold micro_batches lower"
+    )
+
+
+def _rows(gradient: Tensor, one: Slice, part: Part) -> Tensor:
+    """The part of a batch's gradient that belongs to a micro-batch of it."""
+    return gradient if gradient.shape[:1] in ((), (part.shape.samples,)) else gradient[one.start : one.stop]
