@@ -8,9 +8,9 @@ from math import isfinite
 from typing import Any, Literal
 
 from partita.errors import InputError, nearest
+from partita.noticing import KEY
 from partita.planner.fix import parse_fix
 
-KEY = "partita"
 OPTIONS = ("cluster", "memory_gib", "plan", "pipeline", "tensor_parallel", "seq", "fix", "dry_run")
 SWITCHES = ("on", "off", "auto")
 
@@ -57,7 +57,7 @@ def parse_key(value: Any) -> Key:
         idle = [name for name in OPTIONS if name not in ("plan", "cluster", "dry_run") and name in given]
         if idle:
             raise InputError(
-                f'"{KEY}": plan names a finished plan, and {" and ".join(idle)} would do nothing; remove one or the other'
+                f'"{KEY}": plan names a finished plan, and {" and ".join(idle)} would do nothing; remove either'
             )
     for switch, decision in (("pipeline", "pp"), ("tensor_parallel", "tp")):
         if decision in found.fix and getattr(found, switch) != "auto":

@@ -9,7 +9,7 @@ from typing import Any
 
 import deepspeed
 
-from partita.key import KEY
+from partita.noticing import KEY
 
 MARK = "_partita_original"
 

@@ -41,12 +41,8 @@ class Beginning:
 
         InputError, the same one on every rank, when a batch doesn't fit or no label of the global batch counts.
         """
-        program, micro, failure, tokens = (
-            self.program,
-            [],
-            None,
-            torch.zeros((), device=self.device, dtype=torch.float64),
-        )
+        program, micro, failure = self.program, [], None
+        counted = torch.zeros((), dtype=torch.float64, device=self.device)
         try:
             micro = [self._micro_batch(batches, index) for index in range(program.micro_batches)]
             if self.counted is not None:

@@ -32,8 +32,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run ``partita`` with these arguments (default: the process's own) and return its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     # Taken out here and not declared, so that it stands before or after the verb, and for every verb of every plugin.
+    # Only `run` takes out its own: what follows a script's name is the script's.
     debug = "--debug" in arguments
-    arguments = [argument for argument in arguments if argument != "--debug"]
+    verb = next((argument for argument in arguments if argument != "--debug"), None)
+    until = arguments.index("run") if verb == "run" else len(arguments)
+    arguments = [argument for argument in arguments[:until] if argument != "--debug"] + arguments[until:]
     try:
         status = application()(args=arguments, prog_name="partita", standalone_mode=False)
         # The parser turns an interrupt into this status and says nothing.

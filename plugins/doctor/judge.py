@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from partita.noticing import VARIABLE, noticing
 from partita.plugins.doctor.finding import Finding
 from partita.plugins.doctor.installed import Package, numbers, tested
+from partita.plugins.doctor.plugged import AUTOLOAD, NOTICE
 from partita.plugins.doctor.report import Report
 
 GIB = 2**30
@@ -16,7 +18,7 @@ def judge(report: Report) -> list[Finding]:
     order = ("broken", "warning", "note")
     found = [
         finding
-        for look in (python, installed, importing, groups, devices, machine, plugins)
+        for look in (python, installed, importing, groups, devices, machine, plugins, notice)
         for finding in look(report)
     ]
     return sorted(found, key=lambda finding: order.index(finding.severity))
@@ -154,9 +156,9 @@ def plugins(report: Report) -> Iterator[Finding]:
         if one.error is not None:
             what = f'the plugin "{one.name}" of {one.package} ({one.value}) can\'t be loaded: {one.error}'
             yield Finding("broken", what, f"mend it, or: pip uninstall {one.package}")
-        elif not one.on:
-            what = f'"{one.name}" is off: torch loads nothing while TORCH_DEVICE_BACKEND_AUTOLOAD is not 1'
-            yield Finding("note", what, "import partita.adapters.deepspeed in the script does the same")
+        elif not one.on and one.value != NOTICE:
+            what = f'"{one.name}" of {one.package} is off: torch loads nothing while {AUTOLOAD} is not 1'
+            yield Finding("note", what, f"unset {AUTOLOAD}")
     path, own = report.script
     if path is None:
         yield Finding("note", "partita is not on the PATH", f"{report.executable} -m partita.cli.main does the same")
@@ -164,6 +166,29 @@ def plugins(report: Report) -> Iterator[Finding]:
         yield Finding(
             "warning", f"the partita on the PATH is another one: {path}", "activate the environment that is meant"
         )
+
+
+def notice(report: Report) -> Iterator[Finding]:
+    """Whether the key "partita" in a DeepSpeed configuration is noticed by a script that says nothing of Partita."""
+    if not report.installed("deepspeed"):
+        return
+    without = 'a key "partita" in DeepSpeed\'s configuration is noticed by no script that is started as always'
+    instead = "or start it with partita run script.py, or let it import partita.adapters.deepspeed"
+    word = report.environment.get(VARIABLE, "")
+    if noticing(report.environment) is None:
+        what = f'{VARIABLE} is "{word}", which is neither off (or 0) nor on (or 1), and is taken for on'
+        yield Finding("warning", what, f"set it to one of these, or unset {VARIABLE}")
+    entries = [one for one in report.plugins if one.value == NOTICE]
+    if not entries:
+        mend = f"pip install --force-reinstall --no-deps partita, {instead}"
+        yield Finding("warning", f"{without}: this installation of Partita has no {NOTICE}", mend)
+    elif not all(one.on for one in entries):
+        off = f"{VARIABLE} is {word}" if noticing(report.environment) is False else f"{AUTOLOAD} is not 1"
+        which = VARIABLE if noticing(report.environment) is False else AUTOLOAD
+        yield Finding("note", f"{without}: {off}", f"unset {which}, {instead}")
+    elif report.imported["deepspeed"].facts.get("noticed") is False:
+        what = f"{without}: {NOTICE} is on and did not reach deepspeed.initialize"
+        yield Finding("warning", what, "look at what is said on stderr by: python -c 'import torch, deepspeed'")
 
 
 def _has(name: str) -> bool:

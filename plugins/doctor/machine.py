@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from partita.cluster.parse import usable_cores
+from partita.gpus import driver_gpus
 
 SHARED = Path("/dev/shm")
 
@@ -36,22 +36,10 @@ def machine() -> Machine:
         cores=usable_cores(),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         shared_memory_bytes=shutil.disk_usage(SHARED).total if SHARED.is_dir() else None,
-        driver_gpus=_driver_gpus(),
+        driver_gpus=driver_gpus(),
         tools={name: shutil.which(name) is not None for name in ("torchrun", "numactl", "ninja", "c++", "nvcc")},
         stale_locks=stale_locks(),
     )
-
-
-def _driver_gpus() -> tuple[str, ...]:
-    """Names of the GPUs that NVIDIA's driver has, with torch or without."""
-    if shutil.which("nvidia-smi") is None:
-        return ()
-    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return ()
-    return tuple(line.strip() for line in done.stdout.splitlines() if line.strip()) if done.returncode == 0 else ()
 
 
 def stale_locks(minutes: float = 15) -> tuple[str, ...]:

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from partita.hooks import NAME
+from partita.noticing import noticing
 
-# torch loads what stands in this group whenever it is imported.
+# torch loads what stands in this group whenever it is imported, unless this variable is set to anything but 1.
 TORCH = "torch.backends"
+AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+# The one of Partita's own: what looks for the key in DeepSpeed's configuration.
+NOTICE = "partita.adapters.notice:install"
 
 
 @dataclass(frozen=True)
 class Plugged:
     """An entry point: where it stands, which ``package`` brings it, the hooks it implements, why it can't be loaded.
 
-    ``on`` is whether it takes part: all of Partita's own do, those of torch unless its loading is turned off.
+    ``on`` is whether it takes part: all of Partita's own do, those of torch unless its loading is turned off, and the
+    notice unless it is turned off itself.
     """
 
     group: str
@@ -31,13 +36,16 @@ class Plugged:
     error: str | None
 
 
-def plugged(torch_loads: bool) -> list[Plugged]:
+def plugged(environment: Mapping[str, str]) -> list[Plugged]:
     """All entry points for Partita; loading one that is broken is reported, not raised."""
+    torch_loads = environment.get(AUTOLOAD, "1") == "1"
+    notices = noticing(environment) is not False
     found = [_loaded(entry) for entry in entry_points(group=NAME)]
     for entry in entry_points(group=TORCH):
         if entry.value.split(".")[0].split(":")[0] == NAME:
             # Not loaded here: it may change what an import of a framework does in this process.
-            found.append(Plugged(TORCH, entry.name, entry.value, _package(entry), torch_loads, (), None))
+            on = torch_loads and (notices or entry.value != NOTICE)
+            found.append(Plugged(TORCH, entry.name, entry.value, _package(entry), on, (), None))
     return sorted(found, key=lambda one: (one.group, one.package, one.name))
 
 

@@ -73,14 +73,27 @@ def _adds(backend: str, device: str) -> bool | str:
 
 
 def deepspeed_facts() -> dict[str, Any]:
-    """What DeepSpeed takes this machine's devices for, and the precisions that it says they can train in."""
+    """What DeepSpeed takes this machine's devices for, the precisions that it says they can train in, the notice.
+
+    ``noticed`` is whether Partita stands before ``deepspeed.initialize``, as it should where the notice is on.
+    """
     # Imported by name: each framework belongs to its adapter, and this looks at the installation only.
     accelerator = importlib.import_module("deepspeed.accelerator").get_accelerator()
     return {
+        "noticed": _partitas(sys.modules["deepspeed"].initialize),
         "accelerator": accelerator.device_name(),
         "fp16": bool(accelerator.is_fp16_supported()),
         "bf16": bool(accelerator.is_bf16_supported()),
     }
+
+
+def _partitas(function: Any) -> bool:
+    """Whether the function, or one that it wraps, is Partita's: a wrapper may show the name of what it wraps."""
+    while function is not None:
+        if getattr(function, "__globals__", {}).get("__name__", "").startswith("partita."):
+            return True
+        function = getattr(function, "__wrapped__", None)
+    return False
 
 
 FACTS: dict[str, Callable[[], dict[str, Any]]] = {"torch": torch_facts, "deepspeed": deepspeed_facts}

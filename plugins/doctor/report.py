@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from partita.noticing import VARIABLE
 from partita.plugins.doctor.finding import Finding
 from partita.plugins.doctor.imports import SECONDS, Import, imports
 from partita.plugins.doctor.installed import Package, packages
 from partita.plugins.doctor.machine import Machine, machine
-from partita.plugins.doctor.plugged import Plugged, plugged, script
+from partita.plugins.doctor.plugged import AUTOLOAD, Plugged, plugged, script
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ VARIABLES = (
     "RANK",
     "WORLD_SIZE",
     "MASTER_ADDR",
-    "TORCH_DEVICE_BACKEND_AUTOLOAD",
+    VARIABLE,
+    AUTOLOAD,
     "GLOO_SOCKET_IFNAME",
 )
 
@@ -66,7 +68,7 @@ def examine(seconds: float = SECONDS) -> Report:
         packages=tuple(known),
         imported={package.name: outcome for package, outcome in zip(tried, outcomes, strict=True)},
         machine=machine(),
-        plugins=tuple(plugged(environment.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") == "1")),
+        plugins=tuple(plugged(environment)),
         script=script(),
         environment=environment,
     )

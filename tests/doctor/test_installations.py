@@ -57,6 +57,9 @@ def test_what_is_installed_here_works() -> None:
     assert {"core", "doctor", "export", "gpt3"} <= {one["name"] for one in found["plugins"]}
     (core,) = [one for one in found["plugins"] if one["name"] == "core"]
     assert {"partita_capture", "partita_planner", "partita_verbs"} <= set(core["hooks"])
+    (notice,) = [one for one in found["plugins"] if one["group"] == "torch.backends" and one["package"] == "partita"]
+    assert (notice["name"], notice["value"], notice["on"]) == ("partita", "partita.adapters.notice:install", True)
+    assert found["deepspeed"]["noticed"] is True
     assert seconds < 15
 
 
@@ -165,16 +168,27 @@ def test_a_plugin_that_is_broken_doesnt_keep_the_doctor_from_coming(environment:
     assert what.startswith('the plugin "odd" of strange (no_such_module.at_all) can\'t be loaded: ModuleNotFoundError')
 
 
-@pytest.mark.parametrize(("variables", "on"), [({}, True), ({"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, False)])
+@pytest.mark.parametrize(
+    ("variables", "on", "notice"),
+    [
+        ({}, True, True),
+        ({"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, False, False),
+        ({"PARTITA_NOTICE": "off"}, True, False),
+        ({"PARTITA_NOTICE": "on"}, True, True),
+    ],
+)
 def test_what_torch_loads_for_partita_is_reported(
-    environment: Environment, variables: dict[str, str], on: bool
+    environment: Environment, variables: dict[str, str], on: bool, notice: bool
 ) -> None:
     lines = "[torch.backends]\nahead = partita.no_such:module\nother = other_package:load\n"
     environment.install("ahead", "1.0", {}, lines)
     found = environment.doctor(1, **variables)
     (hook,) = [one for one in found["plugins"] if one["package"] == "ahead"]
     assert (hook["group"], hook["name"], hook["on"], hook["error"]) == ("torch.backends", "ahead", on, None)
-    assert any('"ahead" is off' in finding["what"] for finding in found["findings"]) is not on
+    assert any('"ahead" of ahead is off' in finding["what"] for finding in found["findings"]) is not on
+    (own,) = [one for one in found["plugins"] if one["value"] == "partita.adapters.notice:install"]
+    assert (own["group"], own["package"], own["on"]) == ("torch.backends", "partita", notice)
+    assert found["environment"].items() >= variables.items()
 
 
 def test_people_get_the_same(without: Environment) -> None:

@@ -14,7 +14,7 @@ from partita.plugins.doctor.imports import Import
 from partita.plugins.doctor.installed import packages
 from partita.plugins.doctor.judge import judge
 from partita.plugins.doctor.machine import Machine, machine, stale_locks
-from partita.plugins.doctor.plugged import Plugged
+from partita.plugins.doctor.plugged import NOTICE, Plugged, plugged
 from partita.plugins.doctor.report import Report, document
 
 GIB = 2**30
@@ -23,7 +23,9 @@ TORCH = {
     "cuda": "13.0", "devices": [{"name": "H100", "memory_bytes": 80 * GIB}] * 2, "devices_error": None,
     "distributed": True, "gloo": True, "nccl": True,
 }  # fmt: skip
-DEEPSPEED = {"accelerator": "cuda", "fp16": True, "bf16": True}
+DEEPSPEED = {"accelerator": "cuda", "fp16": True, "bf16": True, "noticed": True}
+NOTICING = Plugged("torch.backends", "partita", NOTICE, "partita", True, (), None)
+OFF = (replace(NOTICING, on=False),)
 
 
 def report(torch: dict[str, Any] | None = None, deepspeed: dict[str, Any] | None = None, **changes: Any) -> Report:
@@ -35,7 +37,7 @@ def report(torch: dict[str, Any] | None = None, deepspeed: dict[str, Any] | None
         python="3.11.7", executable="python",
         packages=tuple(replace(package, installed=package.tested) for package in packages()),
         imported={name: Import(name, None, 1.0, found) for name, found in facts.items()},
-        machine=replace(whole, **parts), plugins=(), script=("bin/partita", True), environment={"RANK": "0"},
+        machine=replace(whole, **parts), plugins=(NOTICING,), script=("bin/partita", True), environment={"RANK": "0"},
     )  # fmt: skip
     return replace(made, **changes)
 
@@ -79,8 +81,24 @@ def test_nothing_is_found_where_everything_is_right() -> None:
         (report(script=(None, False)), "note", "partita is not on the PATH", "python -m partita.cli.main"),
         (report(script=("/opt/partita", False)), "warning", "is another one: /opt/partita", "activate"),
         (
-            report(plugins=(Plugged("partita", "odd", "a.b", "c", True, (), "ImportError: d"),)),
+            report(plugins=(NOTICING, Plugged("partita", "odd", "a.b", "c", True, (), "ImportError: d"))),
             "broken", 'the plugin "odd" of c (a.b) can\'t be loaded: ImportError: d', "pip uninstall c",
+        ),
+        (
+            report(plugins=OFF, environment={"RANK": "0", "PARTITA_NOTICE": "Off"}),
+            "note", "no script that is started as always: PARTITA_NOTICE is Off", "unset PARTITA_NOTICE, or start it",
+        ),
+        (
+            report(plugins=OFF, environment={"RANK": "0", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}),
+            "note", "as always: TORCH_DEVICE_BACKEND_AUTOLOAD is not 1", "unset TORCH_DEVICE_BACKEND_AUTOLOAD, or",
+        ),
+        (
+            report(environment={"RANK": "0", "PARTITA_NOTICE": "no"}),
+            "warning", 'PARTITA_NOTICE is "no", which is neither off (or 0) nor on (or 1)', "or unset PARTITA_NOTICE",
+        ),
+        (report(deepspeed={"noticed": False}), "warning", "is on and did not reach deepspeed.initialize", "on stderr"),
+        (
+            report(plugins=()), "warning", f"this installation of Partita has no {NOTICE}", "pip install",
         ),
     ],
 )  # fmt: skip
@@ -88,6 +106,26 @@ def test_one_thing_is_wrong(made: Report, severity: str, fact: str, mend: str) -
     (finding,) = judge(made)
     assert (finding.severity, fact in finding.what, mend in finding.mend) == (severity, True, True), finding
     assert document(made, [finding])["ok"] is (severity != "broken")
+
+
+def test_without_deepspeed_no_key_is_missed() -> None:
+    packages_ = tuple(replace(one, installed=None if one.name == "deepspeed" else one.tested) for one in packages())
+    found = [finding.what for finding in judge(report(plugins=(), packages=packages_))]
+    assert found == ["deepspeed is not installed; recipes can't do without it"]
+
+
+@pytest.mark.parametrize(
+    ("environment", "on"),
+    [
+        ({}, True), ({"PARTITA_NOTICE": "1"}, True), ({"PARTITA_NOTICE": "ON"}, True), ({"PARTITA_NOTICE": ""}, True),
+        ({"PARTITA_NOTICE": "off"}, False), ({"PARTITA_NOTICE": "OFF"}, False), ({"PARTITA_NOTICE": "0"}, False),
+        ({"PARTITA_NOTICE": "false"}, True), ({"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, False),
+        ({"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "PARTITA_NOTICE": "on"}, False),
+    ],
+)  # fmt: skip
+def test_what_turns_the_notice_off(environment: dict[str, str], on: bool) -> None:
+    (entry,) = [one for one in plugged(environment) if one.value == NOTICE]
+    assert (entry.group, entry.package, entry.on, entry.error) == ("torch.backends", "partita", on, None)
 
 
 def test_the_worst_comes_first() -> None:

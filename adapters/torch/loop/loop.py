@@ -103,9 +103,7 @@ class Loop:
         """The loss of all ranks' batches, maybe several of each, in one flush. ModelError for a model without one."""
         call = self._begin(batches, learning=True, training=training)
         if call.codes[0].captured.graph.loss is None:
-            raise ModelError(
-                f'"{self.plan.model}" returns no loss for these inputs; call it and make one of its results'
-            )
+            raise ModelError(f'"{self.plan.model}" returns no loss for these inputs; call it, and make one')
         found = self._loss(call, factor)
         self.steps += 1
         return found
