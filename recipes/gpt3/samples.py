@@ -1,8 +1,6 @@
-"""Samples of a text: byte-level tokens, and which rank trains on which."""
+"""Samples of a text: windows of byte-level tokens."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -16,17 +14,9 @@ class Samples:
         self.seq = seq
         self.seed = seed
 
-    def batch(self, step: int, count: int) -> Tensor:
-        """The global batch of a step: int64 [count, seq]."""
+    def batch(self, step: int, count: int) -> dict[str, Tensor]:
+        """The global batch of a step: ``input_ids`` and ``labels``, both int64 [count, seq]."""
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + step)
         starts = torch.randint(0, len(self.tokens) - self.seq, (count,), generator=generator)
-        return torch.stack([self.tokens[start : start + self.seq] for start in starts.tolist()]).long()
-
-    def micro_batches(
-        self, step: int, *, copy: int, copies: int, samples: int, count: int
-    ) -> Iterator[dict[str, Tensor]]:
-        """What data-parallel copy ``copy`` of ``copies`` trains on: ``count`` micro-batches of ``samples`` samples."""
-        batch = self.batch(step, copies * samples * count)
-        mine = batch[copy * samples * count :][: samples * count]
-        for part in mine.split(samples):
-            yield {"input_ids": part, "labels": part.clone()}
+        ids = torch.stack([self.tokens[start : start + self.seq] for start in starts.tolist()]).long()
+        return {"input_ids": ids, "labels": ids.clone()}

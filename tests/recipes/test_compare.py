@@ -6,7 +6,7 @@ from math import inf, nan
 
 import pytest
 
-from partita.recipes.gpt3.compare import compare
+from partita.recipes.compare import compare
 
 CASES = [
     ([5.0, 4.0], [5.0, 4.0], True, "largest difference 0.0e+00"),

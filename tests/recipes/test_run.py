@@ -1,4 +1,4 @@
-"""The real ``partita run gpt3-tiny``: processes on this machine, a real text, losses compared with one device."""
+"""The real ``partita run``: processes on this machine, real data, losses compared with one device."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import pytest
 from partita.cli.main import main
 from partita.launch import quiet_environment, run_ranks
 from partita.plan import load_plan
-from partita.recipes.gpt3 import run as recipe
+from partita.recipes.start import shared_words, start_one_device, start_ranks
 
 CLI = str(Path(sys.executable).parent / "partita")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-def partita_run(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [CLI, "run", "gpt3-tiny", "--steps", "3", *words]
+def partita_run(*words: str, folder: Path, name: str = "gpt3-tiny") -> subprocess.CompletedProcess[str]:
+    command = [CLI, "run", name, "--steps", "3", *words]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
 
 
@@ -56,6 +56,17 @@ def test_equal_to_one_device(name: str, tmp_path: Path) -> None:
     assert losses[2] < losses[1] < losses[0]
 
 
+def test_images(tmp_path: Path) -> None:
+    done = partita_run("--devices", "2", "--fix", "pp=2", "--compare", folder=tmp_path, name="swin-tiny")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("\nequal: true\n")
+    assert "Traceback" not in done.stderr
+    logged = re.findall(r"^step +\d+  loss (\d\.\d{6})  +\d+ images/s  step \d", done.stdout, re.M)
+    assert len(logged) == 3
+    # Ten digits drawn blindly cost log 10 = 2.30.
+    assert 2.2 < float(logged[0]) < 3.0
+
+
 def test_own_text_and_own_plan(tmp_path: Path) -> None:
     text = tmp_path / "own.txt"
     text.write_bytes(b"abcdefgh" * 64)
@@ -72,23 +83,23 @@ def test_own_text_and_own_plan(tmp_path: Path) -> None:
 
 def test_a_difference_is_exit_1(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Losses that the one device will not have: those of weights and samples of another seed."""
-    words = ["--precision", "fp32", "--cluster", "cpu", "--devices", "1", "--global-batch", "4", "--seq", "16"]
-    assert main(["plan", "gpt3-tiny", *words, "-o", str(tmp_path / "plan.json")]) == 0
+    stated = ["--precision", "fp32", "--cluster", "cpu", "--devices", "1", "--global-batch", "4", "--seq", "16"]
+    assert main(["plan", "gpt3-tiny", *stated, "-o", str(tmp_path / "plan.json")]) == 0
     plan = load_plan(tmp_path / "plan.json")
 
-    def common(seed: int) -> list[str]:
-        return ["--steps", "2", "--learning-rate", "0.001", "--seed", str(seed)]
+    def words(seed: int) -> list[str]:
+        return shared_words(2, 0.001, seed, {"text": None})
 
-    assert recipe._train("gpt3-tiny", plan, common(1), tmp_path, None) == 0
-    assert recipe._compare("gpt3-tiny", plan, common(1), tmp_path) == 0
-    assert recipe._compare("gpt3-tiny", plan, common(2), tmp_path) == 1
+    assert start_ranks("gpt3-tiny", plan, words(1), tmp_path, None) == 0
+    assert start_one_device("gpt3-tiny", plan, words(1), tmp_path) == 0
+    assert start_one_device("gpt3-tiny", plan, words(2), tmp_path) == 1
     assert capfd.readouterr().out.endswith("\nequal: false\n")
 
 
 def test_fewer_processes_than_devices(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["--precision", "fp32", "--cluster", "cpu", "--devices", "2", "--global-batch", "4", "--seq", "16"]
     assert main(["plan", "gpt3-tiny", *words, "-o", str(tmp_path / "plan.json")]) == 0
-    command = [sys.executable, "-m", "partita.recipes.gpt3.train", "gpt3-tiny", "--plan", str(tmp_path / "plan.json")]
+    command = [sys.executable, "-m", "partita.recipes.train", "gpt3-tiny", "--plan", str(tmp_path / "plan.json")]
     assert run_ranks(command, 1, quiet_environment()) == 2
     err = capfd.readouterr().err
     assert "rank 0: the plan runs on 2 devices, 1 processes were started; start 2\n" in err

@@ -1,19 +1,22 @@
-"""``partita run gpt3-tiny`` with options that can't be meant: exit 2 and one message, before anything is started."""
+"""``partita run`` with options that can't be meant: exit 2 and one message, before anything is started."""
 
 from __future__ import annotations
 
+import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
 from partita.cli.main import main
+from partita.errors import PlanError
 
 PLAN = ["--cluster", "cpu", "--devices", "2", "--global-batch", "4", "--seq", "16", "-o"]
 
 
 @pytest.fixture(scope="module")
 def plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with plans of gpt3-tiny, in fp32, in bf16 and for Megatron, of gpt3-125m, and with texts."""
+    """A folder with plans of gpt3-tiny, in fp32, in bf16 and for Megatron, of gpt3-125m, of swin-tiny, and texts."""
     folder = tmp_path_factory.mktemp("plans")
     for name, model, words in (
         ("plan", "gpt3-tiny", ["--precision", "fp32"]),
@@ -22,12 +25,14 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("other", "gpt3-125m", ["--precision", "fp32"]),
     ):
         assert main(["plan", model, *words, *PLAN, str(folder / f"{name}.json")]) == 0
+    swin = [word for word in PLAN if word not in ("--seq", "16")]
+    assert main(["plan", "swin-tiny", *swin, str(folder / "swin.json"), "--precision", "fp32"]) == 0
     (folder / "short.txt").write_bytes(b"x" * 16)
     (folder / "broken.json").write_text('{"version": 1,\n "model": }')
     return folder
 
 
-CASES = [
+GPT3 = [
     (["--steps", "0"], "--steps 0: at least 1 is needed"),
     (["--steps", "-3"], "--steps -3: at least 1 is needed"),
     (["--steps", "many"], "'--steps': Input should be a valid integer"),
@@ -59,16 +64,46 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("words", "says"), CASES, ids=[" ".join(words) for words, _ in CASES])
+SWIN = [
+    (["--text", "FOLDER/short.txt"], "No such option: --text"),
+    (["--seq", "16"], "seq=16: an image model has no sequence"),
+    (["--fix", "tp=4"], "tp=4 does not divide heads=2"),
+    (["--plan", "FOLDER/plan.json"], 'plan.json: the plan is for "gpt3-tiny", not for "swin-tiny"'),
+    (["--plan", "FOLDER/swin.json", "--devices", "4"], "--devices with --plan"),
+    (["--steps", "0"], "--steps 0: at least 1 is needed"),
+]
+CASES = [*(("gpt3-tiny", *case) for case in GPT3), *(("swin-tiny", *case) for case in SWIN)]
+
+
+@pytest.mark.parametrize(("name", "words", "says"), CASES, ids=[" ".join([name, *words]) for name, words, _ in CASES])
 def test_what_can_not_be_meant(
-    words: list[str], says: str, plans: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    name: str, words: list[str], says: str, plans: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    status = main(["run", "gpt3-tiny", *(word.replace("FOLDER", str(plans)) for word in words)])
+    status = main(["run", name, *(word.replace("FOLDER", str(plans)) for word in words)])
     out, err = capfd.readouterr()
     assert status == 2
     assert says in err
     assert "Traceback" not in err
     assert "starting" not in out
     assert list(tmp_path.iterdir()) == []
+
+
+def test_without_scikit_learn(
+    plans: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    """What an import statement and find_spec see where it is not installed."""
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    assert main(["run", "swin-tiny", "--plan", str(plans / "swin.json")]) == 2
+    assert "scikit-learn, which is not installed here; pip install scikit-learn" in capfd.readouterr().err
+
+
+def test_a_rank_with_the_plan_of_another_model(plans: Path) -> None:
+    """As somebody with torchrun starts it: the checks of ``partita run`` are not made before."""
+    from partita.recipes.gpt3.hooks import Gpt3
+    from partita.recipes.train import train
+
+    given = Namespace(model="gpt3-125m", plan=str(plans / "plan.json"))
+    with pytest.raises(PlanError, match=r'plan.json: the plan is for "gpt3-tiny", not for "gpt3-125m"'):
+        train(Gpt3(), {"text": None}, given)

@@ -14,28 +14,24 @@ import torch
 from partita.adapters.torch.weights import Initialised
 from partita.files import write_text
 from partita.plugins.capture_torch import build_skeleton
-from partita.recipes.gpt3.model import factory
-from partita.recipes.gpt3.samples import Samples
-from partita.recipes.gpt3.text import load_text
+from partita.recipes.arguments import parse
+from partita.recipes.recipe import Workload
 
 
 def losses_on_one_device(
-    model: str, *, text: str | None, steps: int, global_batch: int, seq: int, learning_rate: float, seed: int
+    work: Workload, *, steps: int, global_batch: int, learning_rate: float, seed: int
 ) -> list[float]:
     """The loss of each step, in fp32 with Adam."""
-    build = factory(model)
-    weights = Initialised(build_skeleton(build), seed)
-    dense = build()
+    weights = Initialised(build_skeleton(work.model), seed)
+    dense = work.model()
     with torch.no_grad():
         for name, parameter in dense.named_parameters():
             parameter.copy_(weights.dense(name))
     dense.train()
     optimizer = torch.optim.Adam(dense.parameters(), lr=learning_rate)
-    samples = Samples(load_text(text, seq), seq, seed)
     losses = []
     for step in range(steps):
-        batch = samples.batch(step, global_batch)
-        loss = dense(input_ids=batch, labels=batch.clone()).loss
+        loss = dense(**work.batch(step, global_batch)).loss
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -44,11 +40,14 @@ def losses_on_one_device(
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Train GPT-3 on one device.")
-    parser.add_argument("model")
-    parser.add_argument("--text")
+    parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--losses", required=True)
-    for name, kind in (("steps", int), ("global-batch", int), ("seq", int), ("learning-rate", float), ("seed", int)):
+    parser.add_argument("--seq", type=int)
+    for name, kind in (("steps", int), ("global-batch", int), ("learning-rate", float), ("seed", int)):
         parser.add_argument(f"--{name}", type=kind, required=True)
-    given = vars(parser.parse_args())
-    write_text(given.pop("losses"), json.dumps(losses_on_one_device(given.pop("model"), **given)))
+    recipe, files, given = parse(parser, "Train a recipe on one device.")
+    work = recipe.workload(given.model, seq=given.seq, dtype=torch.float32, seed=given.seed, files=files)
+    losses = losses_on_one_device(
+        work, steps=given.steps, global_batch=given.global_batch, learning_rate=given.learning_rate, seed=given.seed
+    )
+    write_text(given.losses, json.dumps(losses))

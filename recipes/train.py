@@ -1,6 +1,6 @@
-"""Train GPT-3 on a text with a plan: one process of many, started by torchrun.
+"""Train a recipe with a plan: one process of many, started by torchrun.
 
-    torchrun --nproc_per_node 4 -m partita.recipes.gpt3.train gpt3-tiny --plan plan.json
+    torchrun --nproc_per_node 4 -m partita.recipes.train gpt3-tiny --plan plan.json
 
 Read it as an example. The model is the plain one and the optimizer is torch's; ``lower_model`` and what ``trainer``
 does for the plan's target are all that Partita needs.
@@ -22,26 +22,24 @@ from torch import Tensor, nn
 
 from partita.adapters.deepspeed.initialize import initialize
 from partita.adapters.torch.engine import TorchEngine
-from partita.adapters.torch.prepare import Lowered, lower_model, prepare, realiser
+from partita.adapters.torch.prepare import DTYPES, Lowered, lower_model, prepare, realiser
 from partita.errors import PartitaError
 from partita.files import write_text
 from partita.plan import Plan, load_plan
-from partita.recipes.gpt3.model import example, factory
-from partita.recipes.gpt3.samples import Samples
-from partita.recipes.gpt3.text import load_text
+from partita.recipes.arguments import parse
+from partita.recipes.check import check_model
+from partita.recipes.recipe import Files, TrainedRecipe
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Train GPT-3 on a text with a plan.")
-    parser.add_argument("model")
+def options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--plan", required=True, help="what `partita plan MODEL -o FILE` wrote")
-    parser.add_argument("--text", help="file to learn from (default: Python's own documentation)")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--losses", help="write the losses to this file as JSON")
     parser.add_argument("--checkpoint", help="save DeepSpeed's checkpoint to this folder at the end")
-    return parser.parse_args()
+    return parser
 
 
 class Trainer(NamedTuple):
@@ -51,26 +49,32 @@ class Trainer(NamedTuple):
     save: Callable[[str], object] | None
 
 
-def trainer(plan: Plan, lowered: Lowered, options: argparse.Namespace, device: torch.device) -> Trainer:
+def trainer(plan: Plan, lowered: Lowered, given: argparse.Namespace, device: torch.device) -> Trainer:
     """What trains a plan of this target: DeepSpeed's engine, or torch's optimizer."""
 
     def adam(parameters: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.Adam(parameters.values(), lr=options.learning_rate)
+        return torch.optim.Adam(parameters.values(), lr=given.learning_rate)
 
     if plan.target == "deepspeed":
         engine = initialize(
-            plan, lowered, optimizer=adam, config={"gradient_clipping": 0.0}, seed=options.seed, device=device
+            plan, lowered, optimizer=adam, config={"gradient_clipping": 0.0}, seed=given.seed, device=device
         )
         return Trainer(engine.train_batch, engine.save_checkpoint)
-    prepared = prepare(lowered, seed=options.seed, device=device, realise=realiser(lowered, plan.target))
+    prepared = prepare(lowered, seed=given.seed, device=device, realise=realiser(lowered, plan.target))
     plain = TorchEngine(prepared.stage, prepared.groups, adam(prepared.stage.trained))
     return Trainer(lambda batches: prepared.runtime.step(batches, plain), None)
 
 
-def train(options: argparse.Namespace) -> None:
-    plan = load_plan(options.plan)
-    if plan.seq is None:
-        raise PartitaError(f"{options.plan}: the plan has no sequence length; it isn't one of a GPT-3")
+def micro_batches(batch: Mapping[str, Tensor], *, copy: int, samples: int, count: int) -> Iterator[dict[str, Tensor]]:
+    """What data-parallel copy ``copy`` trains on: its ``count`` micro-batches of ``samples`` samples."""
+    for start in range(copy * count * samples, (copy + 1) * count * samples, samples):
+        yield {name: tensor[start : start + samples] for name, tensor in batch.items()}
+
+
+def train(recipe: TrainedRecipe, files: Files, given: argparse.Namespace) -> None:
+    plan = load_plan(given.plan)
+    check_model(given.model, plan, given.plan)
+    recipe.check(plan, given.plan, files)
     device = torch.device("cpu")
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
@@ -78,31 +82,33 @@ def train(options: argparse.Namespace) -> None:
     else:
         torch.set_num_threads(max(1, (len(os.sched_getaffinity(0))) // int(os.environ["WORLD_SIZE"])))
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    text = load_text(options.text, plan.seq)
 
-    lowered = lower_model(plan, factory(options.model), example(plan.seq))
-    trained = trainer(plan, lowered, options, device)
+    work = recipe.workload(given.model, seq=plan.seq, dtype=DTYPES[plan.precision], seed=given.seed, files=files)
+    lowered = lower_model(plan, work.model, work.example)
+    trained = trainer(plan, lowered, given, device)
 
-    samples = Samples(text, plan.seq, options.seed)
     place, stage = lowered.program.places[dist.get_rank()], plan.stages[0]
     predicted, losses = plan.predicted.step_seconds, []
-    for step in range(options.steps):
+    for step in range(given.steps):
         start = time.perf_counter()
-        batches = samples.micro_batches(
-            step, copy=place.data, copies=stage.dp, samples=stage.samples // stage.dp, count=stage.micro_batches
+        batch = work.batch(step, plan.global_batch)
+        losses.append(
+            trained.step(
+                micro_batches(batch, copy=place.data, samples=stage.samples // stage.dp, count=stage.micro_batches)
+            )
         )
-        losses.append(trained.step(batches))
         seconds = time.perf_counter() - start
         if dist.get_rank() == 0:
+            counted = plan.global_batch * (plan.seq or 1) / seconds
             print(
-                f"step {step + 1:4d}  loss {losses[-1]:.6f}  {plan.global_batch * plan.seq / seconds:8.0f} tokens/s  "
+                f"step {step + 1:4d}  loss {losses[-1]:.6f}  {counted:8.0f} {recipe.counted}/s  "
                 f"step {seconds:.3f} s (predicted {predicted:.3f} s)",
                 flush=True,
             )
-    if options.checkpoint and trained.save:
-        trained.save(options.checkpoint)
-    if options.losses and dist.get_rank() == 0:
-        write_text(options.losses, json.dumps(losses))
+    if given.checkpoint and trained.save:
+        trained.save(given.checkpoint)
+    if given.losses and dist.get_rank() == 0:
+        write_text(given.losses, json.dumps(losses))
     # Leaving while a peer still sends would make it report a lost connection.
     dist.barrier()
     dist.destroy_process_group()
@@ -110,7 +116,7 @@ def train(options: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     try:
-        train(arguments())
+        train(*parse(options(), "Train a recipe with a plan."))
     except PartitaError as error:
         print(f"rank {os.environ.get('RANK', '0')}: {error}", file=sys.stderr, flush=True)
         sys.exit(error.exit_status)
