@@ -8,8 +8,8 @@ recomputation repeats its mask exactly.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -51,27 +51,66 @@ def operator(target: str) -> Any:
     return found
 
 
-def run(local: LocalOp, tensors: Sequence[Tensor], context: Context) -> list[Tensor]:
-    """The op's outputs, in the order of ``local.op.outputs``."""
-    op = local.op
+Call = Callable[[Sequence[Tensor], Context], list[Tensor]]
+
+
+def compiled(local: LocalOp, device: torch.device) -> Call:
+    """What runs the op: its outputs, in the order of ``local.op.outputs``, from its inputs and a context.
+
+    All that the graph says is read here, once: a stage calls it for every micro-batch.
+    """
     if local.form == "enter":
-        return [Enter.apply(tensors[0], context.group)]
+        return lambda tensors, context: [Enter.apply(tensors[0], context.group)]
     if local.form == "sum":
-        return [Sum.apply(tensors[0], context.group)]
+        return lambda tensors, context: [Sum.apply(tensors[0], context.group)]
     if local.form == "gather":
-        return [Gather.apply(tensors[0], op.attributes["dim"], op.attributes["size"], context.group)]
+        dim, size = local.op.attributes["dim"], local.op.attributes["size"]
+        return lambda tensors, context: [Gather.apply(tensors[0], dim, size, context.group)]
     if local.form == "row":
-        return [_row(local, tensors, context)]
+        return lambda tensors, context: [_row(local, tensors, context)]
     if local.form == "vocabulary":
-        return [_vocabulary(local, tensors, context)]
-    attributes = op.attributes
-    args = [decode(value, list(tensors), context.device) for value in attributes["args"]]
-    kwargs = {name: decode(value, list(tensors), context.device) for name, value in attributes["kwargs"].items()}
-    with keyed(local, context) if is_random(local) else nullcontext():
-        result = operator(attributes["target"])(*args, **kwargs)
-    if "items" in attributes:
-        return [result[index] for index in attributes["items"]]
-    return list(result) if isinstance(result, (list, tuple)) else [result]
+        return lambda tensors, context: [_vocabulary(local, tensors, context)]
+    call = _operator_call(local, device)
+    if not is_random(local):
+        return lambda tensors, context: call(tensors)
+
+    def random(tensors: Sequence[Tensor], context: Context) -> list[Tensor]:
+        with keyed(local, context):
+            return call(tensors)
+
+    return random
+
+
+def _operator_call(local: LocalOp, device: torch.device) -> Callable[[Sequence[Tensor]], list[Tensor]]:
+    attributes = local.op.attributes
+    target, items = operator(attributes["target"]), attributes.get("items")
+    # Most arguments that are tensors stand alone, the others in a list (cat, index).
+    encoded: list[tuple[int | str, Any]] = [*enumerate(attributes["args"]), *attributes["kwargs"].items()]
+    alone = [(place, value["tensor"]) for place, value in encoded if isinstance(value, dict) and "tensor" in value]
+    lists = [(place, value) for place, value in encoded if _has_tensors(value) and isinstance(value, list)]
+    filled = {place for place, _ in (*alone, *lists)}
+    fixed = {place: decode(value, [], device) for place, value in encoded if place not in filled}
+    positional = [fixed.get(place) for place in range(len(attributes["args"]))]
+    named = {name: fixed.get(name) for name in attributes["kwargs"]}
+
+    def call(tensors: Sequence[Tensor]) -> list[Tensor]:
+        args, kwargs = positional.copy(), named.copy() if named else named
+        for place, index in alone:
+            (args if type(place) is int else kwargs)[place] = tensors[index]
+        for place, value in lists:
+            (args if type(place) is int else kwargs)[place] = decode(value, list(tensors), device)
+        result = target(*args, **kwargs)
+        if items is not None:
+            return [result[index] for index in items]
+        return list(result) if isinstance(result, (list, tuple)) else [result]
+
+    return call
+
+
+def _has_tensors(value: Any) -> bool:
+    if isinstance(value, list):
+        return any(_has_tensors(item) for item in value)
+    return isinstance(value, dict) and "tensor" in value
 
 
 def is_random(local: LocalOp) -> bool:

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from partita.adapters.torch.execute import Context, loss_arguments, run
+from partita.adapters.torch.execute import Call, Context, compiled, is_random, loss_arguments
 from partita.errors import ModelError
 from partita.graph import Graph
 from partita.spacetime.program import LocalOp, Piece, Segment, Shard
@@ -69,8 +69,34 @@ class Code:
         self.input_dtypes = {name: graph.tensor[name].dtype for name in piece.batch}
         self.differentiable = {name for name in piece.inputs if graph.tensor[name].gradient}
         self.buffers = {name: buffers[name].to(device) for name in piece.buffers}
-        # For each op of each segment, the values that nothing reads after it.
-        self.over = {segment.block: _last_reads(segment) for segment in piece.segments}
+        # For each op of each segment, what runs it and the values that nothing reads after it.
+        self.ops = {
+            segment.block: [
+                (local, compiled(local, device), over)
+                for local, over in zip(segment.ops, _last_reads(segment), strict=True)
+            ]
+            for segment in piece.segments
+        }
+        self.calls = {local.op.name: compiled(local, device) for local in piece.constants}
+        self.fixed = self._fixed(Context(device, None, 0))
+
+    def _fixed(self, context: Context) -> dict[str, Tensor]:
+        """The constants that no batch changes (positions, masks), of those that are read: computed once, and kept.
+
+        Their ops leave ``calls``.
+        """
+        values, varying = dict(self.buffers), set(self.piece.batch)
+        wanted = {*self.piece.outputs, *(name for segment in self.piece.segments for name in segment.inputs)}
+        with torch.no_grad():
+            for local in self.piece.constants:
+                op = local.op
+                if is_random(local) or varying.intersection(op.inputs):
+                    varying.update(op.outputs)
+                    wanted.update(op.inputs)
+                else:
+                    results = self.calls.pop(op.name)([values[name] for name in op.inputs], context)
+                    values.update(zip(op.outputs, results, strict=True))
+        return {name: value for name, value in values.items() if name in wanted}
 
 
 class BlockModule(nn.Module):
@@ -102,28 +128,29 @@ class BlockModule(nn.Module):
         return (local.op.kind, *reads, *(map(str, loss_arguments(local)) if local.op.kind == "cross_entropy" else ()))
 
     def forward(
-        self, segment: Segment, over: Sequence[tuple[str, ...]], inputs: dict[str, Tensor], context: Context
+        self,
+        ops: Sequence[tuple[LocalOp, Call, tuple[str, ...]]],
+        outputs: Sequence[str],
+        inputs: dict[str, Tensor],
+        context: Context,
     ) -> dict[str, Tensor]:
         """The segment's outputs by name, from its inputs and the block's parameters.
 
-        A value goes as soon as no op reads it any more (``over``): only what autograd saved outlives the block.
+        A value goes as soon as no op reads it any more: only what autograd saved outlives the block.
         """
-        values = dict(inputs)
-
-        def find(name: str) -> Tensor:
-            return values[name] if name in values else self.read[name]
-
-        for local, ended in zip(segment.ops, over, strict=True):
+        values: dict[str, Tensor] = self.read | inputs
+        for local, call, over in ops:
+            op = local.op
             realised = self.realised.get(self.place_of(local)) if local.form in REALISED else None
             if realised is None:
-                results = run(local, [find(name) for name in local.op.inputs], context)
+                results = call([values[name] for name in op.inputs], context)
             else:
                 module, owned = realised
-                results = [module(*(find(name) for name in local.op.inputs if name not in owned))]
-            values.update(zip(local.op.outputs, results, strict=True))
-            for name in ended:
+                results = [module(*(values[name] for name in op.inputs if name not in owned))]
+            values.update(zip(op.outputs, results, strict=True))
+            for name in over:
                 values.pop(name, None)
-        return {name: values[name] for name in segment.outputs}
+        return {name: values[name] for name in outputs}
 
 
 def _last_reads(segment: Segment) -> list[tuple[str, ...]]:
@@ -259,7 +286,7 @@ class StageModule(nn.Module):
         for block, segment in zip(self.blocks, code.piece.segments, strict=True):
             # No more than it reads: a block that is computed again holds on to its inputs until then.
             read = {name: values[name] for name in segment.inputs}
-            arguments = (segment, code.over[segment.block], read, context)
+            arguments = (code.ops[segment.block], segment.outputs, read, context)
             if segment.recompute and torch.is_grad_enabled():
                 values.update(checkpoint(block, *arguments, use_reentrant=False, preserve_rng_state=False))
             else:
@@ -271,12 +298,12 @@ class StageModule(nn.Module):
     ) -> dict[str, Tensor]:
         """What depends on the batch alone."""
         values = {name: batch[name] for name in code.piece.batch}
-        values.update(code.buffers)
+        values.update(code.fixed)
         with torch.no_grad():
             for local in ops:
-                values.update(
-                    zip(local.op.outputs, run(local, [values[n] for n in local.op.inputs], context), strict=True)
-                )
+                if call := code.calls.get(local.op.name):
+                    results = call([values[name] for name in local.op.inputs], context)
+                    values.update(zip(local.op.outputs, results, strict=True))
         return values
 
 
