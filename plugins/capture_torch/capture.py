@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from partita.errors import ModelError, nearest
 from partita.graph import Graph, Loss, Op, Tensor, check
+from partita.plugins.capture_torch.causal import mark_causal
 from partita.plugins.capture_torch.convert import IGNORED, arguments, kind_of, unchanged
 from partita.plugins.capture_torch.fold import fold
 from partita.plugins.capture_torch.generation import without_cache
@@ -156,6 +157,7 @@ def _convert(program: ExportedProgram, skeleton: Skeleton, name: str, goal: Goal
             tensors.append(_tensor(names[node], value, "buffer", False))
     outputs = _outputs(program)
     ops = _ops(program, names, tensors, taken={tensor.name for tensor in tensors})
+    ops = mark_causal(ops, {tensor.name: tensor for tensor in tensors}, buffers)
     outs = [names[node] for node in outputs if node in names]
     loss = _loss(outs, ops, {tensor.name: tensor for tensor in tensors}) if goal == "loss" else None
     ends = [loss.tensor] if loss else outs

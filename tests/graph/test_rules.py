@@ -89,7 +89,7 @@ def met() -> dict[str, Case]:
 def listed() -> list[Case]:
     unary = "exp sqrt erf silu sigmoid alias logical_not".split()
     binary = "maximum minimum".split()
-    logical = "bitwise_and.Tensor bitwise_or.Tensor __or__.Tensor bitwise_not.default".split()
+    logical = "__and__.Tensor bitwise_and.Tensor bitwise_or.Tensor __or__.Tensor bitwise_not.default".split()
     return [
         *[case(kind, f"aten.{kind}.default", (2, 3, 8)) for kind in unary],
         *[case(kind, f"aten.{kind}.default", (2, 3, 8), (3, 1)) for kind in binary],
