@@ -55,6 +55,8 @@ class Cluster:
     """Nodes (their device counts), the device that all of them hold, the link inside a node and the one between.
 
     ``cores`` are those that all devices share where devices are processes; None: every device computes by itself.
+    ``node_bytes_per_second`` is what all devices of a node together send to other nodes; None: each device has its own
+    port, as fast as ``inter_node`` says.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Cluster:
     intra_node: Link
     inter_node: Link
     cores: int | None = None
+    node_bytes_per_second: float | None = None
 
     def __post_init__(self) -> None:
         if not self.nodes or any(count < 1 for count in self.nodes):
@@ -94,8 +97,12 @@ class Cluster:
         return 1.0 if self.cores is None else max(1.0, busy / self.cores)
 
     def link(self, crosses_nodes: bool) -> Link:
-        """The slowest tier of a group. Processes that wait for a core answer late and copy slowly."""
+        """The slowest tier of a group, all of a node's devices sending at once. Processes that wait for a core answer
+        late and copy slowly."""
         link = self.inter_node if crosses_nodes else self.intra_node
+        if crosses_nodes and self.node_bytes_per_second is not None:
+            share = self.node_bytes_per_second / max(self.nodes)
+            link = replace(link, bytes_per_second=min(link.bytes_per_second, share))
         slow = self.slowdown(self.devices)
         return Link(link.bytes_per_second / slow, link.latency_seconds * slow, link.efficiency)
 

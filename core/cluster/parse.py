@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter
 
 from partita.cluster.model import Cluster
-from partita.cluster.presets import LinkFile, Strict, load_preset, preset_names
+from partita.cluster.presets import LinkFile, Positive, Strict, load_preset, preset_names
 from partita.errors import ClusterError, nearest
 from partita.files import parse_json
 
@@ -24,7 +24,8 @@ FORM = (
 class ClusterFile(Strict):
     """A cluster file: the device counts of its nodes, a preset, and what differs from the preset.
 
-    ``cores`` are those that processes share; without it, those of the machine that plans.
+    ``cores`` are those that processes share; without it, those of the machine that plans. ``node_bytes_per_second``
+    is what a node's devices together send to other nodes, where they share ports.
     """
 
     nodes: Annotated[list[Annotated[int, Field(gt=0)]], Field(min_length=1)]
@@ -34,6 +35,7 @@ class ClusterFile(Strict):
     cores: Annotated[int, Field(gt=0)] | None = None
     intra_node: LinkFile | None = None
     inter_node: LinkFile | None = None
+    node_bytes_per_second: Positive | None = None
 
 
 def parse_cluster(text: str, devices: int | None = None) -> Cluster:
@@ -108,4 +110,7 @@ def load_cluster(path: str | Path) -> Cluster:
     elif cores is not None:
         raise ClusterError(f"{path}: cores: {cores}: devices of preset \"{file.preset}\" don't share the host's cores")
     intra, inter = file.intra_node or preset.intra_node, file.inter_node or preset.inter_node
-    return Cluster(file.name or Path(path).stem, tuple(file.nodes), device, intra.link(), inter.link(), cores)
+    return Cluster(
+        file.name or Path(path).stem, tuple(file.nodes), device, intra.link(), inter.link(), cores,
+        file.node_bytes_per_second,
+    )  # fmt: skip

@@ -30,19 +30,30 @@ from partita.problem import Problem
 
 @dataclass(frozen=True)
 class BlockSeconds:
-    """[n] each: seconds of one micro-batch. ``collective`` are the parts of both passes that tp and ZeRO add."""
+    """[n] each: seconds of one micro-batch. ``collective`` are the parts of both passes that tp and ZeRO add.
+
+    ``forward_collective`` and ``backward_collective``: all that is collective in a pass, what is repeated included.
+    """
 
     forward: np.ndarray
     backward: np.ndarray
     compute: np.ndarray
     recompute: np.ndarray
     collective: np.ndarray
+    forward_collective: np.ndarray
+    backward_collective: np.ndarray
 
 
 class Numbers:
     """Costs of one problem, computed once for each (tp, micro-batch, …) and shared by all candidates."""
 
-    def __init__(self, problem: Problem, groups: Alike, costs_by_tp: dict[int, tuple[BlockCost, ...]] | None = None):
+    def __init__(
+        self,
+        problem: Problem,
+        groups: Alike,
+        costs_by_tp: dict[int, tuple[BlockCost, ...]] | None = None,
+        places: dict[tuple[int, int, int], Placement] | None = None,
+    ):
         self.problem, self.groups, self.cluster = problem, groups, problem.cluster
         self.peak = peak_flops(problem.cluster.device, problem.precision)
         self.item = item_bytes(problem.graph, problem.precision)
@@ -53,7 +64,8 @@ class Numbers:
         self._compute: dict[tuple[int, int], np.ndarray] = {}
         self._seconds: dict[tuple[object, ...], BlockSeconds] = {}
         self._moved: dict[tuple[object, ...], tuple[np.ndarray, np.ndarray]] = {}
-        self._places: dict[tuple[int, int, int], Placement] = {}
+        # A plan that exists already says where its devices lie.
+        self._places: dict[tuple[int, int, int], Placement] = {} if places is None else places
         self._syncs: dict[tuple[int, ...], np.ndarray] = {}
         self._least_syncs: dict[tuple[int, ...], float] = {}
         self._states: dict[tuple[int, ...], np.ndarray] = {}
@@ -125,6 +137,7 @@ class Numbers:
         entry = {kind: costs[kind].entry_seconds(tp, link, ratio) for kind in set(kinds)}
         down = np.array([reduce[kind] for kind in kinds])
         up = np.array([entry[kind] for kind in kinds])
+        repeated = down if candidate.recompute else np.zeros_like(down)
         again = compute + down if candidate.recompute else np.zeros_like(compute)
         if candidate.zero >= 2:
             wide = self.cluster.link(where.dp_crosses)
@@ -134,7 +147,9 @@ class Numbers:
             if candidate.zero == 3:
                 gather = np.array([all_gather_seconds(size, candidate.dp, wide) for size in sizes])
                 down, up = down + gather, up + gather
-        return BlockSeconds(compute + down, 2 * compute + up + again, 3 * compute, again, down + up)
+        return BlockSeconds(
+            compute + down, 2 * compute + up + again, 3 * compute, again, down + up, down, up + repeated
+        )  # fmt: skip
 
     def transfers(self, candidate: Candidate) -> tuple[np.ndarray, np.ndarray]:
         """[S − 1, n + 1]: seconds forward and backward of each boundary at each cut."""
@@ -206,24 +221,33 @@ class Numbers:
         """
         if trained == np.inf:
             return 0.0
-        where, device = self.placement(candidate), self.cluster.device
-        wide = self.cluster.link(where.dp_crosses)
-        size, dp = trained * self.width, candidate.dp
-        if candidate.zero == 0:
-            exchange = all_reduce_seconds(size, dp, wide)
-        else:
-            exchange = all_gather_seconds(size, dp, wide) if candidate.zero < 3 else 0.0
-            exchange += reduce_scatter_seconds(size, dp, wide) if candidate.zero == 1 else 0.0
-        tied = self.cluster.link(any(where.boundary_crosses))
+        tied = self.cluster.link(any(self.placement(candidate).boundary_crosses))
+        exchange = self.gather_seconds(candidate, trained) + self.reduce_seconds(candidate, trained)
         exchange += 2 * point_to_point_seconds(borrowed * self.width, tied)
-        # The update reads and writes the optimizer's state and the weights, and reads the gradients.
+        return exchange + self.update_seconds(candidate, trained, tensors)
+
+    def reduce_seconds(self, candidate: Candidate, trained: float) -> float:
+        """Adding up a step's gradients over dp; from ZeRO 2 on that is done block by block in the backward pass."""
+        wide = self.cluster.link(self.placement(candidate).dp_crosses)
+        if candidate.zero == 0:
+            return all_reduce_seconds(trained * self.width, candidate.dp, wide)
+        return reduce_scatter_seconds(trained * self.width, candidate.dp, wide) if candidate.zero == 1 else 0.0
+
+    def gather_seconds(self, candidate: Candidate, trained: float) -> float:
+        """Gathering what each copy updated, in ZeRO 1 and 2; in ZeRO 3 blocks gather their weights in every turn."""
+        wide = self.cluster.link(self.placement(candidate).dp_crosses)
+        return all_gather_seconds(trained * self.width, candidate.dp, wide) if candidate.zero in (1, 2) else 0.0
+
+    def update_seconds(self, candidate: Candidate, trained: float, tensors: float) -> float:
+        """The update reads and writes the optimizer's state and the weights, and reads the gradients."""
+        device = self.cluster.device
         state = state_bytes(self.problem.precision, self.problem.optimizer, 0, 1)
-        shard = trained / dp if candidate.zero else trained
+        shard = trained / candidate.dp if candidate.zero else trained
         moved = shard * (2 * state.optimizer + 2 * state.parameters + state.gradients)
         update = moved / (device.memory_bytes_per_second * device.memory_efficiency)
         if device.on_host:
-            update += tensors * device.op_seconds * (3 if dp > 1 else 1)
-        return exchange + update * self.cluster.slowdown(candidate.dp * candidate.tp * candidate.pp)
+            update += tensors * device.op_seconds * (3 if candidate.dp > 1 else 1)
+        return update * self.cluster.slowdown(candidate.dp * candidate.tp * candidate.pp)
 
     def held(self, candidate: Candidate) -> np.ndarray:
         """[n]: bytes that each block keeps of a micro-batch until its backward; with recomputation its inputs alone."""

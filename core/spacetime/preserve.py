@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 
 from partita.errors import PlanError
@@ -25,6 +26,11 @@ class Version:
 
     graph: Graph
     pieces: tuple[Piece, ...]
+
+    @cached_property
+    def edges(self) -> list[Transfer]:
+        """The values that cross stages, found once however many micro-batches and devices run this code."""
+        return _edges(self.graph, self.pieces)
 
 
 def preserve(
@@ -51,12 +57,11 @@ def turn_tasks(
 ) -> tuple[Task, ...]:
     """A device's turns with the transfers around them; ``versions[m]`` is the code that micro-batch m runs."""
     stage, peers = _stage_and_peers(device, places, devices_of)
-    edges = {id(version): _edges(version.graph, version.pieces) for version in versions}
     trains = any(turn.phase == "backward" for turn in turns)
     tasks: list[Task] = []
     for turn in turns:
         version = versions[turn.micro]
-        tasks += _turn_tasks(version.pieces[stage], edges[id(version)], turn, peers, trains)
+        tasks += _turn_tasks(version.pieces[stage], version.edges, turn, peers, trains)
     return tuple(tasks)
 
 

@@ -1,0 +1,51 @@
+"""From a plan's file back to what it was made of: its model's graph and its cluster, by the names that it holds."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from partita.errors import ClusterError, InputError
+
+if TYPE_CHECKING:
+    from partita.cluster import Cluster
+    from partita.graph import Graph
+    from partita.plan import Plan
+
+# How the cluster of a plan for processes is named: their cores are part of it.
+CORES = re.compile(r"(?P<cluster>.+) on (?P<cores>[1-9][0-9]*) cores?")
+
+
+def model_of(plan: Plan, path: str, model: str | None) -> Graph:
+    """The graph of MODEL, or of the model that the plan names where that is a recipe or a file."""
+    from partita.cli.model import load_model
+    from partita.cost.precision import compute_dtype
+    from partita.hooks import recipes
+
+    name = plan.model if model is None else model
+    if model is None and name not in recipes() and not Path(name).exists():
+        raise InputError(
+            f'{path}: the plan\'s model "{name}" is neither a recipe nor a file here; --model MODEL says where it is'
+        )
+    return load_model(name, plan.seq, compute_dtype(plan.precision))
+
+
+def cluster_of(plan: Plan, path: str, cluster: str | None, devices: int | None) -> Cluster:
+    """The cluster that is given, or the one that the plan names."""
+    from partita.cluster import parse_cluster
+
+    if cluster is not None:
+        return parse_cluster(cluster, devices)
+    if devices is not None:
+        raise InputError(f"--devices {devices} goes with --cluster cpu; the plan was made for {plan.cluster}")
+    found = CORES.fullmatch(plan.cluster)
+    try:
+        made = parse_cluster(found["cluster"] if found else plan.cluster)
+    except ClusterError:
+        raise InputError(
+            f'{path}: the plan was made for cluster "{plan.cluster}", which names no preset; '
+            "--cluster CLUSTER says what it is"
+        ) from None
+    return replace(made, name=plan.cluster, cores=int(found["cores"])) if found else made

@@ -1,0 +1,291 @@
+"""Runs the queues of a program against the clock.
+
+A device takes the tasks of its queue one after another. A turn or an update occupies it for its time; members of a
+group whose turns hold collectives begin together. A send doesn't wait; a receive waits until the message is there. A
+message starts when it is sent, its receive is posted (the runtime posts those up to the second turn from where it
+stands) and the one before it has arrived: between two devices the values are one stream and the gradients another,
+each in order. Every event costs the same however long the queues are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from partita.errors import PlanError
+from partita.simulate.fabric import Fabric, Route
+from partita.simulate.sharing import Message, Sharing
+from partita.spacetime.program import Program, Task, Transfer
+
+TURNS = frozenset({"forward", "backward"})
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of each task of one device's queue.
+
+    ``issued``: when the device comes to it, for a receive when it is posted. ``starts`` and ``ends``: a turn's own; of
+    a send and of its receive those of the message.
+    """
+
+    issued: tuple[float, ...]
+    starts: tuple[float, ...]
+    ends: tuple[float, ...]
+
+
+class _Device:
+    """Where one device stands in its queue."""
+
+    __slots__ = ("arrivals", "ends", "groups", "issued", "number", "position", "posted", "queue", "starts", "turns")
+
+    def __init__(self, number: int, queue: Sequence[Task], groups: Mapping[str, _Group | None]):
+        self.number, self.queue, self.groups = number, queue, groups
+        self.position = self.posted = 0
+        # Positions of the turns, in reverse: those behind the device are popped.
+        self.turns = [place for place, task in enumerate(queue) if task.kind in TURNS][::-1]
+        self.issued = [0.0] * len(queue)
+        self.starts = [0.0] * len(queue)
+        self.ends = [0.0] * len(queue)
+        self.arrivals: set[int] = set()
+
+    def ahead(self) -> int:
+        """Where the tasks end whose receives are posted now: after the second turn from here."""
+        turns = self.turns
+        while turns and turns[-1] < self.position:
+            turns.pop()
+        return turns[-2] + 1 if len(turns) > 1 else len(self.queue)
+
+
+class _Group:
+    """Devices that begin a task together, and those of them that have come to it."""
+
+    __slots__ = ("members", "waiting")
+
+    def __init__(self, members: tuple[int, ...]):
+        self.members = members
+        self.waiting: list[_Device] = []
+
+
+class _Stream:
+    """Messages from one device to another that keep their order: those sent, those posted, whether one is under way."""
+
+    __slots__ = ("busy", "posted", "route", "sent")
+
+    def __init__(self, route: Route):
+        self.route = route
+        self.sent: deque[int] = deque()
+        self.posted: deque[int] = deque()
+        self.busy = False
+
+
+def execute(
+    program: Program,
+    seconds: Mapping[tuple[int, str], float],
+    size_bytes: Callable[[Transfer], float],
+    fabric: Fabric,
+) -> dict[int, Timing]:
+    """The times of every task. ``seconds`` of a task by (stage, kind), ``size_bytes`` of a message by its transfer.
+
+    PlanError where the queues don't fit each other: devices that wait for each other for ever, a message that is not
+    the one that the receiver takes next.
+    """
+    return _Clock(program, seconds, size_bytes, fabric).run()
+
+
+class _Clock:
+    def __init__(
+        self,
+        program: Program,
+        seconds: Mapping[tuple[int, str], float],
+        size_bytes: Callable[[Transfer], float],
+        fabric: Fabric,
+    ):
+        self.seconds, self.size_bytes, self.fabric = seconds, size_bytes, fabric
+        self.sizes: dict[tuple[str, str], float] = {}
+        self.sharing = Sharing(fabric.bytes_per_second)
+        self.streams: dict[tuple[int, int, bool], _Stream] = {}
+        # (seconds, number of the event, its version, what ends): the number keeps the order among equal times.
+        self.events: list[tuple[float, int, int, Message | list[_Device]]] = []
+        self.count = 0
+        groups: dict[tuple[int, ...], _Group] = {}
+        self.devices = {
+            number: _Device(
+                number,
+                queue,
+                {
+                    kind: _group(groups, begins_with(program, number, kind))
+                    for kind in ("forward", "backward", "reduce")
+                },
+            )
+            for number, queue in program.queues.items()
+        }
+
+    def run(self) -> dict[int, Timing]:
+        for device in self.devices.values():
+            self._advance(device, 0.0)
+        while self.events:
+            now, _, version, what = heappop(self.events)
+            if isinstance(what, Message):
+                if version == what.version:
+                    self._arrive(what, now)
+                continue
+            for device in what:
+                device.ends[device.position] = now
+                device.position += 1
+            for device in what:
+                self._advance(device, now)
+        stuck = [device for device in self.devices.values() if device.position < len(device.queue)]
+        if stuck:
+            raise PlanError(_standstill(self.devices, stuck[0]))
+        return {
+            number: Timing(tuple(device.issued), tuple(device.starts), tuple(device.ends))
+            for number, device in self.devices.items()
+        }
+
+    def _push(self, now: float, version: int, what: Message | list[_Device]) -> None:
+        self.count += 1
+        heappush(self.events, (now, self.count, version, what))
+
+    def _advance(self, device: _Device, now: float) -> None:
+        """Carry out tasks until one takes time or waits."""
+        queue = device.queue
+        while device.position < len(queue):
+            self._post(device, now)
+            position = device.position
+            task = queue[position]
+            if task.kind == "send":
+                device.issued[position] = now
+                assert task.peer is not None
+                self._stream(device.number, task.peer, task).sent.append(position)
+                self._match(device.number, task.peer, task, now)
+            elif task.kind == "receive":
+                if position not in device.arrivals:
+                    return
+                device.arrivals.remove(position)
+            else:
+                device.issued[position] = now
+                self._begin(device, task, now)
+                return
+            device.position += 1
+
+    def _post(self, device: _Device, now: float) -> None:
+        end = device.ahead()
+        for position in range(device.posted, end):
+            task = device.queue[position]
+            if task.kind == "receive":
+                device.issued[position] = now
+                assert task.peer is not None
+                self._stream(task.peer, device.number, task).posted.append(position)
+                self._match(task.peer, device.number, task, now)
+        device.posted = max(device.posted, end)
+
+    def _begin(self, device: _Device, task: Task, now: float) -> None:
+        """A turn, a reduction or an update, once all who take part are there."""
+        group = device.groups.get(task.kind)
+        members = [device]
+        if group is not None:
+            group.waiting.append(device)
+            if len(group.waiting) < len(group.members):
+                return
+            members, group.waiting = group.waiting, []
+            met = {(member.queue[member.position].kind, member.queue[member.position].micro) for member in members}
+            if len(met) > 1:
+                raise PlanError(
+                    f"devices {list(group.members)} meet in a collective of different tasks: {sorted(met, key=str)}"
+                )
+        for member in members:
+            member.starts[member.position] = now
+        self._push(now + self.seconds[task.stage, task.kind], 0, members)
+
+    def _stream(self, source: int, target: int, task: Task) -> _Stream:
+        assert task.transfer is not None
+        key = (source, target, task.transfer.backwards)
+        found = self.streams.get(key)
+        if found is None:
+            found = self.streams[key] = _Stream(self.fabric.route(source, target))
+        return found
+
+    def _match(self, source: int, target: int, task: Task, now: float) -> None:
+        """Put the stream's next message under way, if both ends are ready and the one before has arrived."""
+        stream = self._stream(source, target, task)
+        if stream.busy or not stream.sent or not stream.posted:
+            return
+        sender, receiver = stream.sent.popleft(), stream.posted.popleft()
+        send, receive = self.devices[source].queue[sender], self.devices[target].queue[receiver]
+        if send.reads[0] != receive.writes[0]:
+            raise PlanError(
+                f'device {source} sends "{send.reads[0]}" where device {target} receives "{receive.writes[0]}": '
+                "between two devices both sides must keep one order"
+            )
+        transfer = send.transfer
+        assert transfer is not None
+        key = (transfer.tensor, transfer.what)
+        size = self.sizes.get(key)
+        if size is None:
+            size = self.sizes[key] = self.size_bytes(transfer)
+        stream.busy = True
+        message = Message((source, sender), (target, receiver), size, stream.route)
+        self.devices[source].starts[sender] = self.devices[target].starts[receiver] = now
+        for changed in self.sharing.start(message, now):
+            self._push(changed.ends, changed.version, changed)
+
+    def _arrive(self, message: Message, now: float) -> None:
+        for changed in self.sharing.end(message, now):
+            self._push(changed.ends, changed.version, changed)
+        source, sender = message.sender
+        target, receiver = message.receiver
+        task = self.devices[source].queue[sender]
+        self._stream(source, target, task).busy = False
+        self.devices[source].ends[sender] = now
+        device = self.devices[target]
+        device.ends[receiver] = now
+        device.arrivals.add(receiver)
+        self._match(source, target, task, now)
+        if device.position == receiver:
+            self._advance(device, now)
+
+
+def begins_with(program: Program, device: int, kind: str) -> tuple[int, ...]:
+    """Devices that begin a task together with this one, itself among them: those of its collectives.
+
+    Tensor parallelism has collectives in every turn, ZeRO 2 in the backward turns, ZeRO 3 in both.
+    """
+    stage = program.places[device].stage
+    data = program.data_group(device)
+    if kind == "reduce":
+        return data
+    if program.zero < (2 if kind == "backward" else 3) or len(data) == 1:
+        return program.tensor_group(device)
+    return data if program.tp[stage] == 1 else program.devices_of[stage]
+
+
+def _group(groups: dict[tuple[int, ...], _Group], members: tuple[int, ...]) -> _Group | None:
+    return groups.setdefault(members, _Group(members)) if len(members) > 1 else None
+
+
+def _standstill(devices: Mapping[int, _Device], first: _Device) -> str:
+    """Who waits for whom, from one device that stands still until one is met again."""
+    clauses: list[str] = []
+    met: list[int] = []
+    device: _Device | None = first
+    while device is not None and device.number not in met:
+        met.append(device.number)
+        if device.position == len(device.queue):
+            clauses.append(f"device {device.number} has ended")
+            break
+        task = device.queue[device.position]
+        if task.kind == "receive":
+            assert task.peer is not None
+            clauses.append(f'device {device.number} waits for "{task.writes[0]}" from device {task.peer}')
+            device = devices[task.peer]
+        else:
+            group = device.groups[task.kind]
+            assert group is not None
+            absent = [n for n in group.members if devices[n] not in group.waiting]
+            clauses.append(
+                f"device {device.number} waits in {task.kind} of micro-batch {task.micro} for device {absent[0]}"
+            )
+            device = devices[absent[0]]
+    return "the queues come to a standstill: " + ", ".join(clauses)

@@ -1,0 +1,113 @@
+"""The memory of a device over a step, counted from its queue and the times of its tasks.
+
+State and the framework's own are there from the first second to the last. A micro-batch's activations exist from the
+start of its forward turn to the end of its backward turn, temporary tensors while a backward turn runs. *Buffers* are
+what the program itself holds: a value from when its receive is posted until the forward turn takes it in, an output
+and an arrived gradient until the backward turn has used it, a gradient to be sent until it has been. The prediction of
+a plan counts all of these but the buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from partita.plan import MemoryBytes
+from partita.simulate.engine import Timing
+from partita.spacetime.program import Task, Transfer
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Bytes of what changes, from this second on."""
+
+    seconds: float
+    activations: int
+    temporary: int
+    buffers: int
+
+    @property
+    def total(self) -> int:
+        return self.activations + self.temporary + self.buffers
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The first moment at which a device holds most, and all that it holds then."""
+
+    seconds: float
+    memory: MemoryBytes
+    buffers: int
+
+    @property
+    def total(self) -> int:
+        return self.memory.total + self.buffers
+
+    def items(self) -> dict[str, int]:
+        """The items by name."""
+        return {**self.memory.items(), "buffers": self.buffers}
+
+
+def timeline(
+    queue: Sequence[Task], timing: Timing, memory: MemoryBytes, size_bytes: Callable[[Transfer], float]
+) -> Iterator[Moment]:
+    """What changes on a device, moment after moment; ``memory`` has the activations of one micro-batch."""
+    activations = temporary = buffers = 0
+    yield Moment(0.0, 0, 0, 0)
+    # Stable: at one moment, what is freed by an earlier task goes before what a later one takes.
+    changes = sorted(_changes(queue, timing, memory, size_bytes), key=lambda change: change[0])
+    for seconds, held, used, buffered in changes:
+        activations, temporary, buffers = activations + held, temporary + used, buffers + buffered
+        yield Moment(seconds, activations, temporary, buffers)
+
+
+def peak(moments: Iterator[Moment], memory: MemoryBytes) -> Peak:
+    """Where a timeline is highest."""
+    top = max(moments, key=lambda moment: moment.total)
+    held = {**memory.items(), "activations": top.activations, "temporary": top.temporary}
+    return Peak(top.seconds, MemoryBytes(**held), top.buffers)
+
+
+def _changes(
+    queue: Sequence[Task], timing: Timing, memory: MemoryBytes, size_bytes: Callable[[Transfer], float]
+) -> Iterator[tuple[float, int, int, int]]:
+    """(seconds, activations, temporary, buffers) of every change, task after task."""
+    sizes: dict[tuple[str, str], int] = {}
+    # Names that are in a buffer where the walk stands. A value that a forward turn took in is an activation.
+    buffered: dict[str, int] = {}
+    sent = {task.reads[0]: task.transfer for task in queue if task.kind == "send"}
+
+    def size(transfer: Transfer | None) -> int:
+        if transfer is None:
+            return 0
+        key = (transfer.tensor, transfer.what)
+        if key not in sizes:
+            sizes[key] = ceil(size_bytes(transfer))
+        return sizes[key]
+
+    def put(names: Iterable[str]) -> int:
+        added = {name: size(sent.get(name)) for name in names}
+        buffered.update(added)
+        return sum(added.values())
+
+    def drop(names: Iterable[str]) -> int:
+        return sum(buffered.pop(name, 0) for name in names)
+
+    for position, task in enumerate(queue):
+        start, end = timing.starts[position], timing.ends[position]
+        if task.kind == "forward":
+            yield start, memory.activations, 0, -drop(task.reads)
+            yield end, 0, 0, put(task.writes)
+        elif task.kind == "backward":
+            yield start, 0, memory.temporary, 0
+            freed = drop(task.frees)
+            yield end, -memory.activations, -memory.temporary, put(task.writes) - freed
+        elif task.kind == "receive":
+            assert task.transfer is not None
+            buffered[task.writes[0]] = size(task.transfer)
+            yield timing.issued[position], 0, 0, buffered[task.writes[0]]
+            if task.transfer.what.startswith("parameter"):
+                yield end, 0, 0, -drop(task.writes)
+        elif task.frees:
+            yield end, 0, 0, -drop(task.frees)
