@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import Any, Literal
 
 from partita.errors import InputError, nearest
@@ -13,6 +12,8 @@ from partita.planner.fix import parse_fix
 
 OPTIONS = ("cluster", "memory_gib", "plan", "pipeline", "tensor_parallel", "seq", "fix", "dry_run")
 SWITCHES = ("on", "off", "auto")
+# Far beyond any device: what is written above it is a slip.
+LARGEST_GIB = 2**30
 
 Switch = Literal["on", "off", "auto"]
 
@@ -78,8 +79,11 @@ def _word(given: Mapping[str, Any], name: str) -> str | None:
 def _memory(value: Any) -> int | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isfinite(value) or value <= 0:
-        raise InputError(f'"{KEY}.memory_gib": {value!r}; a number of GiB is needed, such as 80')
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    # A comparison: an integer that is too large for a float can't be asked whether it is finite.
+    if not number or not 2**-30 <= value <= LARGEST_GIB:
+        shown = repr(value) if len(repr(value)) <= 40 else f"{repr(value)[:37]}..."
+        raise InputError(f'"{KEY}.memory_gib": {shown}; a number of GiB is needed, such as 80')
     return int(value * 2**30)
 
 

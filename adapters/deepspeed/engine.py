@@ -8,7 +8,7 @@ work as in any DeepSpeed training.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -20,6 +20,7 @@ from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.runtime.zero.config import ZeroStageEnum
 from torch import Tensor
 
+from partita.adapters.deepspeed.checkpoints import named_by_latest, read_first, save_whole
 from partita.adapters.torch.begin import Batch
 from partita.adapters.torch.engine import clip_gradients
 from partita.adapters.torch.runtime import Runtime
@@ -76,6 +77,47 @@ class PlannedEngine(DeepSpeedEngine):
             lambda parameter: nullcontext() if whole else deepspeed.zero.GatheredParameters([parameter]),
         )  # fmt: skip
 
+    def save_checkpoint(
+        self, save_dir: str, tag: Any = None, client_state: Any = {}, save_latest: bool = True,  # noqa: B006
+        exclude_frozen_parameters: bool = False,
+    ) -> bool:  # fmt: skip
+        """DeepSpeed's checkpoint, whole or not at all. Collective over all ranks.
+
+        InputError, the same on every rank, where one can't write its files: earlier checkpoints and ``latest`` stay.
+        """
+        if self.checkpoint_engine.is_decoupled():
+            # It goes on writing after the call.
+            return bool(super().save_checkpoint(save_dir, tag, client_state, save_latest, exclude_frozen_parameters))
+
+        def save(hidden: str) -> None:
+            DeepSpeedEngine.save_checkpoint(self, save_dir, hidden, client_state, False, exclude_frozen_parameters)
+
+        save_whole(self, save, save_dir, tag, save_latest)
+        return True
+
+    def load_checkpoint(
+        self, load_dir: str, tag: Any = None, load_module_strict: bool = True, load_optimizer_states: bool = True,
+        load_lr_scheduler_states: bool = True, load_module_only: bool = False, custom_load_fn: Any = None,
+    ) -> tuple[str | None, Any]:  # fmt: skip
+        """DeepSpeed's, which returns (None, None) where no tag is given and none is the latest. Collective.
+
+        InputError, the same on every rank, where a file of any of them is missing or broken: nothing is loaded then.
+        """
+        universal = self.load_universal_checkpoint()
+        tag = named_by_latest(load_dir) if tag is None and not universal else tag
+        optimizer = load_optimizer_states and not load_module_only
+        with nullcontext() if tag is None or universal else read_first(self, load_dir, tag, optimizer):
+            path, state = super().load_checkpoint(
+                load_dir, tag, load_module_strict, load_optimizer_states, load_lr_scheduler_states, load_module_only,
+                custom_load_fn,
+            )  # fmt: skip
+        if state is not None and not load_module_only:
+            self.resume(state)
+        return path, state
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        """What else goes on from a checkpoint's state. Here nothing does: draws are keyed by DeepSpeed's steps."""
+
     def is_gradient_accumulation_boundary(self) -> bool:
         return self.boundary if hasattr(self, "runtime") else super().is_gradient_accumulation_boundary()
 
@@ -92,6 +134,8 @@ class Calls:
     def __init__(self, engine: PlannedEngine):
         self.engine = engine
         self.remaining = sum(task.kind == "backward" for task in engine.runtime.queue)
+        # An average over one copy: DeepSpeed would copy all gradients to a buffer and back. ZeRO-1 does more than that.
+        self.alone = engine.runtime.groups.data is None and not engine.zero_optimization()
 
     def forward(self, batch: Batch, inputs: Batch, key: tuple[int, ...], code: Code) -> dict[str, Tensor]:
         return self.engine(batch, inputs, key, code)
@@ -103,17 +147,18 @@ class Calls:
         # ZeRO-2 and -3 average in every backward and finish in the last one.
         self.engine.boundary = self.engine.partitions_gradients and self.remaining == 0
         pairs = list(zip(outputs, gradients, strict=True))
-        scalar = sum((out for out, gradient in pairs if gradient is None), start=torch.zeros(()))
+        scalars = [out for out, gradient in pairs if gradient is None]
         arrived = [(out, gradient) for out, gradient in pairs if gradient is not None]
         if arrived:
-            scalar = scalar + _Inject.apply(len(arrived), *(o for o, _ in arrived), *(g for _, g in arrived))
+            scalars.append(_Inject.apply(len(arrived), *(o for o, _ in arrived), *(g for _, g in arrived)))
+        scalar = sum(scalars[1:], start=scalars[0])
         if isinstance(self.engine.optimizer, ZeROOptimizer) and all(out.is_leaf for out in outputs):
             # A parameter's gradient from another stage: no forward of this engine has announced this backward.
             self.engine._backward_prologue()
         self.engine.backward(scalar, scale_wrt_gas=False)
 
     def reduce(self) -> None:
-        if self.engine.partitions_gradients:
+        if self.engine.partitions_gradients or self.alone:
             return
         self.engine.boundary = True
         if isinstance(self.engine.optimizer, BF16_Optimizer):

@@ -20,10 +20,11 @@ from partita.adapters.deepspeed.model_weights import ModelWeights, same_everywhe
 from partita.adapters.deepspeed.planning import chosen, this_cluster, words_of
 from partita.adapters.deepspeed.regroup import names_of, regroup_optimizer, regroup_parameters
 from partita.adapters.deepspeed.request import BATCH, Request, read_request
-from partita.adapters.torch.loop.facade import occupy, require_free
+from partita.adapters.torch.loop.facade import keep_dtype, occupy, require_free
 from partita.adapters.torch.loop.loop import Loop
 from partita.adapters.torch.prepare import DTYPES, Lowered, prepare, realiser
 from partita.errors import InputError, ModelError, PartitaError
+from partita.hooks import plugins
 from partita.key import KEY, Key, parse_key
 from partita.plan import Plan
 from partita.plugins.capture_torch import Captured, Skeleton, capture_skeleton, skeleton_of
@@ -44,6 +45,7 @@ def initialize_with_plan(config: Mapping[str, Any], given: Mapping[str, Any]) ->
     zero = deepspeed.zero.partition_parameters
     # A model that is built while ZeRO-3 is on must not have what is built here divided.
     zero.shutdown_init_context()
+    _restore_linear()
     connect(given.get("distributed_port"))
     ranks = dist.get_world_size()
     key = parse_key(config[KEY])
@@ -60,7 +62,16 @@ def initialize_with_plan(config: Mapping[str, Any], given: Mapping[str, Any]) ->
         sys.exit(0)
     engine = _engine(plan, captured, skeleton, model, request, config, given, device)
     zero.restore_init_context()
+    _restore_linear()
+    plugins().hook.partita_engine_made(engine=engine, config=config)
     return engine, engine.optimizer, engine.training_dataloader, engine.lr_scheduler
+
+
+def _restore_linear() -> None:
+    """Give torch its own linear back: building a model under ZeRO-3 replaces it for good, by one that hides its op."""
+    own = getattr(deepspeed.zero.partition_parameters.InsertPostInitMethodToModuleSubClasses, "linear_bk", None)
+    if own is not None:
+        torch.nn.functional.linear = own
 
 
 def _require(given: Mapping[str, Any]) -> None:
@@ -192,6 +203,7 @@ def _engine(
         config_class=DeepSpeedConfig(complete, mpu), dont_change_device=True,
     )  # fmt: skip
     engine_of.append(engine)
+    keep_dtype(model, DTYPES[plan.precision])
     engine.follow(prepared, loop, request.micro, config)
     if given.get("training_data") is not None:
         engine.training_dataloader = engine.deepspeed_io(given["training_data"])

@@ -15,14 +15,19 @@ from deepspeed.runtime.zero.config import ZeroStageEnum
 from torch import Tensor, nn
 
 from partita.adapters.deepspeed.engine import Calls, PlannedEngine
+from partita.adapters.torch.begin import agree
 from partita.adapters.torch.flush import Flush
 from partita.adapters.torch.loop.batch import Given, given
 from partita.adapters.torch.loop.dense import dense_state
 from partita.adapters.torch.loop.facade import FacadeError
 from partita.adapters.torch.loop.loop import Loop
 from partita.adapters.torch.prepare import Prepared
+from partita.adapters.torch.whole import write_whole
 from partita.errors import InputError, PartitaError
 from partita.spacetime.preserve import Version, step_tasks
+
+# Under which a checkpoint keeps the number of calls.
+CALLS = "partita_calls"
 
 
 class LoopEngine(PlannedEngine):
@@ -34,6 +39,7 @@ class LoopEngine(PlannedEngine):
     def follow(self, prepared: Prepared, loop: Loop, micro: int, user_config: Mapping[str, Any]) -> None:
         """Give the engine its loop. Called once, after construction. ``micro``: samples that a rank calls it with."""
         self.loop = loop
+        self.plan = loop.plan
         self.runtime = prepared.runtime
         self.micro = micro
         # What others ask of the configuration they ask of their own.
@@ -51,6 +57,7 @@ class LoopEngine(PlannedEngine):
             self.pipeline_parallelism = self.zero_optimization_stage() == ZeroStageEnum.optimizer_states
         self.predicted_step_seconds = loop.plan.predicted.step_seconds * self.gradient_accumulation_steps()
         self.step_seconds: float | None = None
+        self._calls_before = 0
         self._step_ended: float | None = None
 
     def call(self, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -62,11 +69,12 @@ class LoopEngine(PlannedEngine):
             batches = error
         training = self.module.training
         if not torch.is_grad_enabled():
+            # The next step begins after the evaluation.
+            self._step_ended = None
             return self.loop.look(batches, training=training)
         if self._step_ended is None:
             self._step_ended = time.perf_counter()
-        # Restored by load_checkpoint: random draws are keyed by it.
-        self.loop.steps = self.micro_steps
+        self.loop.steps = self.calls
         return self.loop.learn(batches, training=training, factor=self._loss_scale())
 
     def _loss_scale(self) -> float:
@@ -79,35 +87,48 @@ class LoopEngine(PlannedEngine):
         """
         self.module.train()
         steps = self.gradient_accumulation_steps()
-        taken = []
-        for index in range(steps):
-            try:
-                taken.append(next(batches))
-            except StopIteration:
-                raise InputError(f"the iterator ended after {index} batches, a step takes {steps}") from None
+        taken: list[Given] | Exception
+        try:
+            taken = self._take(batches, steps)
+        except Exception as error:  # a user's iterator may raise anything
+            taken = error
         if self.partitions_gradients:
-            losses = [self._one(batch) for batch in taken]
-            return sum(losses) / len(losses)
-        forward = type(self.module).forward.__get__(self.module)
-        found = [given(self.module, forward, *_arguments(batch), self.loop.device) for batch in taken]
-        self.loop.steps = self.micro_steps
+            return self._one_by_one(taken)
+        self.loop.steps = self.calls
         if self._step_ended is None:
             self._step_ended = time.perf_counter()
-        loss = self.loop.learn_loss(found, training=True, factor=self._loss_scale())
+        loss = self.loop.learn_loss(taken, training=True, factor=self._loss_scale())
         # The calls before the last of a step, which are part of this one.
         self.micro_steps += steps - 1
         self.backward(loss, scale_wrt_gas=False)
         self.step()
         return float(loss)
 
-    def _one(self, batch: Any) -> float:
-        args, kwargs = _arguments(batch)
-        returned = self(*args, **kwargs)
-        loss = returned["loss"] if isinstance(returned, Mapping) else returned
-        loss = loss[0] if isinstance(loss, (tuple, list)) else loss
-        self.backward(loss)
-        self.step()
-        return float(loss)
+    def _take(self, batches: Iterator[Any], steps: int) -> list[Given]:
+        forward = type(self.module).forward.__get__(self.module)
+        taken = []
+        for index in range(steps):
+            try:
+                batch = next(batches)
+            except StopIteration:
+                raise InputError(f"the iterator ended after {index} batches, a step takes {steps}") from None
+            taken.append(given(self.module, forward, *_arguments(batch), self.loop.device))
+        return taken
+
+    def _one_by_one(self, taken: list[Given] | Exception) -> float:
+        if isinstance(taken, Exception):
+            # The other ranks are in their first call, and are told.
+            self.loop.learn(taken, training=True)
+            raise AssertionError("it has raised")
+        total = 0.0
+        for one in taken:
+            returned = self(**one.tensors, **dict(one.shape.plain))
+            loss = returned["loss"] if isinstance(returned, Mapping) else returned
+            loss = loss[0] if isinstance(loss, (tuple, list)) else loss
+            self.backward(loss)
+            self.step()
+            total += float(loss) / len(taken)
+        return total
 
     def is_gradient_accumulation_boundary(self) -> bool:
         if not hasattr(self, "loop") or not self.staged:
@@ -154,12 +175,26 @@ class LoopEngine(PlannedEngine):
     def state(self) -> dict[str, Tensor]:
         """The dense model, as its own state_dict had it, on rank 0; on the others too where each has all of it.
 
-        Collective over all ranks where they don't.
+        Collective over all ranks where they don't: FacadeError where some rank doesn't take part.
         """
         whole = self.zero_optimization_stage() < ZeroStageEnum.weights
+        if not (whole and self.loop.alone):
+            self.loop.together.require(f"{type(self.module).__name__}.state_dict()")
         return dense_state(
             self.loop, self.module, None if whole else lambda one: deepspeed.zero.GatheredParameters([one])
         )
+
+    @property
+    def calls(self) -> int:
+        """Calls that learnt, since training began: random draws are keyed by it."""
+        return self._calls_before + int(self.micro_steps)
+
+    def _common_checkpoint_state(self, *args: Any) -> dict[str, Any]:
+        return {**super()._common_checkpoint_state(*args), CALLS: self.calls}
+
+    def resume(self, state: Mapping[str, Any]) -> None:
+        # DeepSpeed doesn't keep the calls, and knows by its count of them where a step ends: it stays as it is.
+        self._calls_before = state[CALLS] - int(self.micro_steps)
 
     def module_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         # DeepSpeed's own checkpoints hold what each rank has.
@@ -184,11 +219,22 @@ class LoopEngine(PlannedEngine):
     def save_16bit_model(
         self, save_dir: str, save_filename: str = "pytorch_model.bin", exclude_frozen_parameters: bool = False
     ) -> bool:
-        """Write the dense model in one file, from rank 0. Collective over all ranks."""
+        """Write the dense model in one file, from rank 0. Collective over all ranks.
+
+        InputError on every rank where it can't be written.
+        """
         found = self._consolidated_16bit_state_dict(exclude_frozen_parameters)
+        failure: PartitaError | None = None
         if self.global_rank == 0:
-            Path(save_dir).mkdir(parents=True, exist_ok=True)
-            torch.save(found, Path(save_dir) / save_filename)
+            path = Path(save_dir, save_filename)
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(path, lambda part: torch.save(found, part))
+            except OSError as error:
+                failure = InputError(f"{save_dir}: can't be made: {error.strerror}")
+            except PartitaError as error:
+                failure = error
+        agree(self.loop.groups.values, failure, torch.zeros((), dtype=torch.float64, device=self.loop.device))
         return True
 
 

@@ -65,7 +65,12 @@ def chosen(graph: Graph, cluster: Cluster, key: Key, request: Request) -> tuple[
             )
         held["zero"] = request.zero
     if request.recompute:
-        held.setdefault("recompute", "full")
+        if held.get("recompute", "full") != "full":
+            raise InputError(
+                f'the model\'s activation checkpointing is on and "{KEY}.fix" holds recompute={held["recompute"]}; '
+                "turn one of the two off"
+            )
+        held["recompute"] = "full"
     plan = _best(graph, cluster, key, request, held)
     return plan, _costs(graph, cluster, key, request, plan)
 

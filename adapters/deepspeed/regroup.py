@@ -62,14 +62,14 @@ def _local(parameters: Iterable[Tensor], names: Names, stage: StageModule, where
 
 
 def _placeholder(stage: StageModule, group: int) -> nn.Parameter:
-    """A parameter without elements for a group of which this rank has nothing.
+    """A parameter for a group of which this rank has nothing: one zero, which nothing reads and no gradient reaches.
 
     DeepSpeed would remove the empty group, on this rank alone; schedules count groups, and a schedule's state is saved
-    by one rank and read by all.
+    by one rank and read by all. ZeRO has no place for parameters without elements, and so this has one.
     """
     name = f"group_{group}_is_elsewhere"
     if name not in stage._parameters:
-        stage.register_parameter(name, nn.Parameter(torch.zeros(0, device=stage.context.device)))
+        stage.register_parameter(name, nn.Parameter(torch.zeros(1, device=stage.context.device)))
     found = stage._parameters[name]
     assert found is not None
     return found

@@ -35,7 +35,7 @@ def read_request(config: Mapping[str, Any], ranks: int, optimizer: object, recom
     and for what a plan can't be made with."""
     micro, accumulation = _batch(config, ranks)
     zero = _section(config, "zero_optimization").get("stage")
-    if zero not in (None, 0, 1, 2, 3):
+    if isinstance(zero, bool) or zero not in (None, 0, 1, 2, 3):
         raise InputError(f'"zero_optimization.stage": {zero!r}; it is 0, 1, 2 or 3')
     for key, words in (
         ("tensor_parallel", 'its "autotp_size" would cut what the plan cuts; "partita": {"fix": {"tp": …}} says tp'),

@@ -1,4 +1,7 @@
-"""``deepspeed.initialize``, which looks for the key ``"partita"`` and changes nothing where there is none."""
+"""``deepspeed.initialize``, which looks for the key ``"partita"`` and changes nothing where there is none.
+
+DeepSpeed is imported inside functions: its import, being watched, calls ``install``, which has to be there by then.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,6 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-import deepspeed
-
 from partita.noticing import KEY
 
 MARK = "_partita_original"
@@ -16,6 +17,8 @@ MARK = "_partita_original"
 
 def install() -> None:
     """Wrap ``deepspeed.initialize``, once."""
+    import deepspeed
+
     original = deepspeed.initialize
     if hasattr(original, MARK):
         return
@@ -23,7 +26,11 @@ def install() -> None:
 
     @functools.wraps(original)
     def initialize(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs).arguments
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError:
+            # A call that can't be: DeepSpeed's own refusal names its own function.
+            return original(*args, **kwargs)
         config = _config(given)
         if config is None or KEY not in config:
             return original(*args, **kwargs)
@@ -38,6 +45,8 @@ def install() -> None:
 
 def _config(given: Mapping[str, Any]) -> dict[str, Any] | None:
     """The configuration where DeepSpeed looks for it, or None: what is missing or unreadable is DeepSpeed's to say."""
+    import deepspeed
+
     config = given.get("config") or given.get("config_params") or getattr(given.get("args"), "deepspeed_config", None)
     if isinstance(config, Mapping):
         return config  # type: ignore[return-value]

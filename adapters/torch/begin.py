@@ -105,7 +105,7 @@ def agree(group: dist.ProcessGroup, failure: Exception | None, number: Tensor) -
     rank, message = next((rank, text) for rank, text in enumerate(everyones) if text is not None)
     where = "" if all(text == message for text in everyones) else f"rank {rank}: "
     # The traceback of something that isn't ours says where in the user's code it happened.
-    raise InputError(f"{where}{message}") from (None if isinstance(failure, PartitaError) else failure)
+    raise InputError(f"{where}{message}") from (failure.__cause__ if isinstance(failure, PartitaError) else failure)
 
 
 def count_targets(

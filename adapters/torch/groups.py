@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -31,11 +32,13 @@ def make_groups(program: Program, device: torch.device) -> Groups:
     """Make the groups, and the connections of every transfer. Collective over all ranks."""
     rank = dist.get_rank()
     devices = sorted(program.places)
-    tensor = _mine(rank, sorted({program.tensor_group(device) for device in devices}))
-    data = _mine(rank, sorted({program.data_group(device) for device in devices}))
+    patience = _patience(device)
+    tensor = _mine(rank, sorted({program.tensor_group(d) for d in devices}), patience)
+    data = _mine(rank, sorted({program.data_group(d) for d in devices}), patience)
     copies = sorted({place.data for place in program.places.values()})
-    model = _mine(rank, [tuple(d for d in devices if program.places[d].data == copy) for copy in copies])
-    groups = Groups(rank, tensor, data, model, dist.new_group(), dist.new_group())
+    model = _mine(rank, [tuple(d for d in devices if program.places[d].data == copy) for copy in copies], patience)
+    values, gradients = dist.new_group(timeout=patience), dist.new_group(timeout=patience)
+    groups = Groups(rank, tensor, data, model, values, gradients)
     _connect(program, groups, device)
     return groups
 
@@ -57,11 +60,19 @@ def _connect(program: Program, groups: Groups, device: torch.device) -> None:
                 dist.recv(element, source, group=group)
 
 
-def _mine(rank: int, groups: list[tuple[int, ...]]) -> dist.ProcessGroup | None:
+def _patience(device: torch.device) -> timedelta:
+    """How long a rank waits for another: as long as the job's own group does. New groups would have torch's default."""
+    world = dist.group.WORLD
+    assert world is not None
+    found: timedelta = world._get_backend(device).options._timeout
+    return found
+
+
+def _mine(rank: int, groups: list[tuple[int, ...]], patience: timedelta) -> dist.ProcessGroup | None:
     found = None
     for members in groups:
         if len(members) > 1:
-            group = dist.new_group(list(members))
+            group = dist.new_group(list(members), timeout=patience)
             if rank in members:
                 found = group
     return found

@@ -8,7 +8,6 @@ more than its stage; an index names the file of each parameter, the way HuggingF
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -18,11 +17,13 @@ import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from partita.adapters.torch.begin import agree
 from partita.adapters.torch.groups import Groups
 from partita.adapters.torch.runtime import Runtime
 from partita.adapters.torch.stage import StageModule
 from partita.adapters.torch.weights import join
-from partita.errors import InputError
+from partita.adapters.torch.whole import write_whole
+from partita.errors import InputError, PartitaError
 from partita.files import write_text
 
 Gather = Callable[[nn.Parameter], AbstractContextManager[object]]
@@ -31,7 +32,8 @@ Gather = Callable[[nn.Parameter], AbstractContextManager[object]]
 def save_dense(runtime: Runtime, folder: str | Path, gather: Gather = lambda parameter: nullcontext()) -> None:
     """Write ``model.safetensors``, or one file a stage and ``model.safetensors.index.json``. Collective over all ranks.
 
-    ``gather`` makes a parameter whole while it is read (ZeRO-3). Each file appears whole or not at all.
+    ``gather`` makes a parameter whole while it is read (ZeRO-3). Each file appears whole or not at all; where one
+    can't be written, InputError says which, on every rank.
     """
     try:
         # On every rank: where it can't be made, none waits for another.
@@ -45,14 +47,20 @@ def save_dense(runtime: Runtime, folder: str | Path, gather: Gather = lambda par
         files = [f"model-{stage + 1:05d}-of-{stages:05d}.safetensors" for stage in range(stages)]
     writes = place.data == 0 and place.tensor == 0
     tensors = dense_parameters(runtime.stage, runtime.groups, gather, writes)
-    if writes:
-        _write(tensors, Path(folder), files[place.stage])
-        if stages > 1 and place.stage == 0:
+    failure: PartitaError | None = None
+    try:
+        if writes:
+            write_whole(
+                Path(folder) / files[place.stage], lambda path: save_file(tensors, path, metadata={"format": "pt"})
+            )
+        if writes and stages > 1 and place.stage == 0:
             names = {name: files[p.stage] for p in program.pieces for name in p.parameters if name not in p.copies}
             text = json.dumps({"metadata": {}, "weight_map": dict(sorted(names.items()))}, indent=1) + "\n"
             write_text(Path(folder) / "model.safetensors.index.json", text)
-    # Nobody goes on before all of it is there.
-    dist.barrier(group=runtime.groups.values)
+    except PartitaError as error:
+        failure = error
+    # Nobody goes on before all of it is there, or where some of it will never be.
+    agree(runtime.groups.values, failure, torch.zeros((), dtype=torch.float64, device=runtime.device))
 
 
 def dense_parameters(stage: StageModule, groups: Groups, gather: Gather, keep: bool) -> dict[str, Tensor]:
@@ -71,13 +79,3 @@ def dense_parameters(stage: StageModule, groups: Groups, gather: Gather, keep: b
         if keep:
             found[name] = value.cpu().contiguous()
     return found
-
-
-def _write(tensors: dict[str, Tensor], folder: Path, file: str) -> None:
-    temporary = folder / f".{file}"
-    try:
-        save_file(tensors, temporary, metadata={"format": "pt"})
-        os.replace(temporary, folder / file)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise InputError(f"{folder / file}: can't be written: {error.strerror or error}") from None

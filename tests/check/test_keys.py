@@ -50,7 +50,7 @@ MICRO = "train_micro_batch_size_per_gpu"
             {"partita": {"colour": 1}},
             "partita.colour",
             [],
-            "cluster, memory_gib, plan, pipeline, tensor_parallel, fix, dry_run",
+            "cluster, memory_gib, plan, pipeline, tensor_parallel, seq, fix, dry_run",
         ),
         ({"elasticity": {"enabled": True}}, "elasticity", ["leave out elasticity"], "is gone from DeepSpeed"),
         ({"zero_optimization": 2}, "zero_optimization", [], "an object is needed"),
@@ -82,16 +82,16 @@ def test_c27_comments_are_not_json(check: Check) -> None:
     assert "JSON has no comments" in message
 
 
-def test_partita_itself_is_known(check: Check) -> None:
-    options = {
-        "cluster": "8xh200",
-        "memory_gib": 70,
-        "plan": "p.json",
-        "pipeline": "auto",
-        "tensor_parallel": "off",
-        "fix": {"tp": 2},
-        "dry_run": True,
-    }
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"cluster": "8xh200", "plan": "p.json", "dry_run": True},
+        {"cluster": "8xh200", "memory_gib": 70, "pipeline": "auto", "tensor_parallel": "off", "seq": 2048,
+         "fix": {"zero": 1}, "dry_run": True},
+    ],
+)  # fmt: skip
+def test_partita_itself_is_known(check: Check, options: dict) -> None:
     assert check({"ds.json": {MICRO: 1, "partita": options}}, status=0)["findings"] == []
 
 

@@ -82,7 +82,7 @@ def deepspeed_engine(case: Case, plan: Plan, lowered: Lowered, weights: Weights,
     from partita.adapters.deepspeed.initialize import initialize
 
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
-    _forget_earlier_engines()
+    forget_earlier_engines()
     make = None if case.optimizer == "configured" else lambda found: optimizer_of(case, list(found.values()))
     engine = initialize(
         plan, lowered, optimizer=make,
@@ -115,7 +115,7 @@ def deepspeed_engine(case: Case, plan: Plan, lowered: Lowered, weights: Weights,
     return Built(engine, stage, engine.runtime.groups, engine.runtime, engine.train_batch, whole)
 
 
-def _forget_earlier_engines() -> None:
+def forget_earlier_engines() -> None:
     """DeepSpeed counts on one process group a process, and on the same engines in all of its processes: here each test
     has a group of its own, and the third rank is needed less often than the first.
     """

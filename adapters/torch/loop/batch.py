@@ -49,7 +49,9 @@ class Shape:
         return {**tensors, **dict(self.plain)}
 
     def __str__(self) -> str:
-        return ", ".join(f"{name} {list(shape)}" for name, shape, _ in self.tensors)
+        return ", ".join(
+            f"{name} {list(shape)} {str(dtype).removeprefix('torch.')}" for name, shape, dtype in self.tensors
+        )
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from partita.adapters.torch.begin import loss_ops
 from partita.adapters.torch.loop.batch import Shape
 from partita.adapters.torch.stage import Code, StageModule
+from partita.errors import ModelError
 from partita.plan import Plan
 from partita.plugins.capture_torch import Captured, Skeleton, capture_skeleton
 from partita.spacetime.lower import stage_code
@@ -78,10 +79,13 @@ class Codes:
         return compiled
 
     def _compile(self, shape: Shape, learning: bool, training: bool) -> Compiled:
-        captured = capture_skeleton(
-            self.skeleton, shape.example(), name=self.plan.model, goal="loss" if learning else "outputs",
-            training=training,
-        )  # fmt: skip
+        try:
+            captured = capture_skeleton(
+                self.skeleton, shape.example(), name=self.plan.model, goal="loss" if learning else "outputs",
+                training=training,
+            )  # fmt: skip
+        except ModelError as error:
+            raise ModelError(f"{error} (called with {shape})") from error
         stages = [stage_code(stage) for stage in self.plan.stages]
         pieces = transform(captured.graph, stages, returned=self.live)
         piece = pieces[self.place.stage]

@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
+import torch
 from torch import Tensor, nn
 
 from partita.adapters.torch.stage import StageModule
@@ -52,6 +53,9 @@ def occupy(
     its num_parameters(only_trainable, exclude_embeddings) says of the whole model, empty where it has none."""
     what = type(model).__name__
     for module in model.modules():
+        if module._parameters:
+            # Some print their weights' shapes.
+            module.extra_repr = functools.partial(str, module.extra_repr())  # type: ignore[method-assign]
         for name in module._parameters:
             module._parameters[name] = None
     forward = model.forward
@@ -84,3 +88,23 @@ def occupy(
     for action in ("generate", "resize_token_embeddings", "tie_weights"):
         if hasattr(model, action):
             setattr(model, action, refuse(action, again))
+
+
+def keep_dtype(model: nn.Module, dtype: torch.dtype) -> None:
+    """From now on FacadeError where a facade is turned to another precision: the plan's code is exported for one."""
+
+    def keeping(change: Callable[..., nn.Module], asked: Callable[..., torch.dtype | None]) -> Callable[..., nn.Module]:
+        def changed(*args: Any, **kwargs: Any) -> nn.Module:
+            found = asked(*args, **kwargs)
+            if found not in (None, dtype):
+                raise FacadeError(
+                    f"{type(model).__name__} can't be turned to {found}: its plan computes in {dtype}. Say the "
+                    "precision in DeepSpeed's configuration, before the plan is made"
+                )
+            return change(*args, **kwargs)
+
+        return changed
+
+    model.to = keeping(model.to, lambda *args, **kwargs: torch._C._nn._parse_to(*args, **kwargs)[1])  # type: ignore[method-assign]
+    for name, other in (("half", torch.float16), ("bfloat16", torch.bfloat16), ("float", torch.float32)):
+        setattr(model, name, keeping(getattr(model, name), lambda other=other: other))

@@ -45,17 +45,23 @@ class Keeping:
             if gradient is not None:
                 before = self.kept[index]
                 wide = gradient.float() if gradient.dtype in (torch.bfloat16, torch.float16) else gradient
-                self.kept[index] = wide if before is None else before.add_(wide)
+                # A new tensor: autograd's own may be a view of another parameter's.
+                self.kept[index] = wide if before is None else before + wide
 
     def take(self, scale: Tensor | float) -> list[Tensor]:
         """The gradients times ``scale`` ÷ factor, once: they are the receiver's from then on."""
         kept, self.kept = self.kept, []
         if not kept:
             raise RuntimeError("the gradients of this loss were taken before: backward works once for each call")
-        return [
-            torch.zeros_like(parameter) if gradient is None else gradient.mul_(scale / self.factor).to(parameter.dtype)
-            for parameter, gradient in zip(self.parameters, kept, strict=True)
-        ]
+        found = []
+        for index, parameter in enumerate(self.parameters):
+            gradient, kept[index] = kept[index], None
+            found.append(
+                torch.zeros_like(parameter)
+                if gradient is None
+                else (gradient * (scale / self.factor)).to(parameter.dtype)
+            )
+        return found
 
     def reduce(self) -> None:
         raise AssertionError("a call has turns alone")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from partita.adapters.torch.loop.divide import Part, Slice, divide
 from partita.adapters.torch.loop.gradients import Keeping, Kept, Looking, Results, Shown
 from partita.adapters.torch.loop.returned import build
 from partita.adapters.torch.loop.share import Move, batch_moves, move, own, share_shapes
+from partita.adapters.torch.loop.together import Together
 from partita.adapters.torch.prepare import Prepared
 from partita.errors import InputError, ModelError, PartitaError
 from partita.plan import Plan
@@ -63,6 +65,7 @@ class Loop:
         self.seed = seed
         self.steps = 0
         self.observe: Callable[[Task], None] | None = None
+        self.together = Together(self.groups.values)
         self.place = self.program.places[self.groups.rank]
         copy = [d for d, place in self.program.places.items() if place.data == self.place.data]
         self.members = sorted(copy)
@@ -124,7 +127,9 @@ class Loop:
         told: object = str(failure)
         if not isinstance(batches, Exception):
             told = tuple((one.shape, () if self.alone else one.scalars) for one in batches)
-        everyones = share_shapes(told, self.groups.model, self.device)
+        # Looking at a whole model is a rank's own affair.
+        with nullcontext() if self.alone else self.together.waiting():
+            everyones = share_shapes(told, self.groups.model, self.device)
         parts: list[Part] = []
         codes: list[Compiled] = []
         shapes: list[Shape] = []
@@ -144,9 +149,9 @@ class Loop:
             assert not isinstance(batches, Exception)
             micro = self._micro(parts, codes, own(batches, 0))
             counted = self._count(parts, codes, micro)
-            total = agree(self.groups.values, None, counted) if learning else 0.0
+            total = self._agree(None, counted) if learning else 0.0
             return Call(tuple(parts), tuple(codes), tuple(micro), tuple(owners), mine, total)
-        agree(self.groups.values, failure, counted)
+        self._agree(failure, counted)
         assert not isinstance(batches, Exception)
         wanted = {rank: self._reads(codes, rank) for rank in self.members}
         moves = batch_moves(list(zip(owners, shapes, strict=True)), wanted)
@@ -154,7 +159,7 @@ class Loop:
         micro = self._micro(parts, codes, held)
         total = 0.0
         if learning:
-            total = agree(self.groups.values, None, self._count(parts, codes, micro))
+            total = self._agree(None, self._count(parts, codes, micro))
         return Call(tuple(parts), tuple(codes), tuple(micro), tuple(owners), mine, total)
 
     def _compile(
@@ -172,6 +177,10 @@ class Loop:
         else:
             parts = divide(shapes, len(shapes), apart=True)
         return parts, [self.codes.get(part.shape, learning=learning, training=training) for part in parts]
+
+    def _agree(self, failure: Exception | None, counted: Tensor) -> float:
+        with self.together.waiting():
+            return agree(self.groups.values, failure, counted)
 
     def _reads(self, codes: Sequence[Compiled], rank: int) -> set[str]:
         stage = self.program.places[rank].stage

@@ -1,0 +1,85 @@
+"""Loops of engine(x), engine.backward, engine.step under a plan against one process of plain torch."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.loop.play import PLANS, Case, Outcome, play
+from tests.ranks.pool import Pool
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ACCUMULATION = {"gradient_accumulation_steps": 3}
+COMMON = ("dp2", "zero2", "zero3", "pp2", "tp2", "pp2 dp2", "pp2 tp2")
+
+
+def table() -> list[Case]:
+    rows = [
+        Case(loop, plan) for loop, plan in product(("uneven_padding", "odd_last_batch", "evaluation", "scaled"), COMMON)
+    ]
+    rows += [Case(loop, plan) for loop, plan in product(("outside", "items", "two_calls_one_backward"), COMMON)]
+    rows += [Case(loop, plan, config=ACCUMULATION) for loop, plan in product(("accumulated", "by_iterator"), PLANS)]
+    rows += [Case("accumulated", plan, setting="groups", config=ACCUMULATION) for plan in PLANS]
+    rows += [Case("plain", plan, setting=setting)
+             for setting, plan in product(("frozen", "generator", "json groups", "recomputed"), COMMON)]  # fmt: skip
+    texts = [("llama", ("pp2", "tp2")), ("bert", ("pp2", "zero2")), ("t5", ("pp2", "dp2"))]
+    images = [("vit", ("pp2", "zero3")), ("swin", ("pp2", "dp2"))]
+    for model, plans in texts + images:
+        rows += [Case(loop, plan, model) for plan in plans for loop in ("odd_last_batch", "evaluation")]
+    rows += [Case("uneven_padding", plan, model) for model, plans in texts for plan in plans]
+    return rows
+
+
+def name(case: Case) -> str:
+    parts = (case.model, case.plan, case.loop, "" if case.setting == "sgd" else case.setting)
+    return " ".join(part for part in parts if part)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [pytest.param(case, id=name(case)) for case in table()])
+def test_a_loop_is_that_of_one_process(pool: Pool, case: Case) -> None:
+    outcomes = pool.run(play, case.ranks, case, timeout=120)
+    assert {outcome.ran for outcome in outcomes} == {asked(case)}
+    compare(outcomes)
+
+
+def asked(case: Case) -> tuple[int, int, int, int, str]:
+    """The plan by its name: pp, tp, dp, ZeRO stage, recomputation."""
+    numbers = {word[:-1]: int(word[-1]) for word in case.plan.split()}
+    pp, tp = numbers.get("pp", 1), numbers.get("tp", 1)
+    dp = case.ranks // (pp * tp)
+    assert numbers.get("dp", dp) == dp
+    return pp, tp, dp, numbers.get("zero", 0), "full" if case.setting == "recomputed" else "none"
+
+
+def compare(outcomes: list[Outcome]) -> None:
+    first = outcomes[0]
+    assert first.wanted
+    wrong = []
+    for label, wanted in first.wanted.items():
+        for rank, outcome in enumerate(outcomes):
+            # Of what belongs to ranks each has its own, one process has all.
+            expected = wanted[rank] if len(wanted) > 1 else wanted[0]
+            (found,) = outcome.numbers[label]
+            if not near(found, expected, relative=1e-5):
+                wrong.append((label, rank, found.flatten()[:3].tolist(), expected.flatten()[:3].tolist()))
+    assert wrong == []
+    assert list(first.weights) == list(first.wanted_weights)
+    far = {}
+    for key, wanted in first.wanted_weights.items():
+        error = float((first.weights[key].double() - wanted).norm())
+        change = float((wanted - first.before[key].double()).norm())
+        # A part of what training changed, beside what storing a weight in 32 bits loses.
+        if not error <= 3e-5 * change + 3e-7 * float(wanted.double().norm()) + 1e-8:
+            far[key] = (error, change)
+    assert far == {}
+
+
+def near(found: Tensor, wanted: Tensor, relative: float) -> bool:
+    if found.shape != wanted.shape:
+        return False
+    return float((found.double() - wanted.double()).norm()) <= relative * float(wanted.double().norm())
