@@ -1,0 +1,170 @@
+"""A rank that fails ends the run within a minute, is named, leaves no process; the last checkpoint goes on.
+
+Real processes, started by ``partita run`` and by torchrun, in which an unmodified script trains under a plan.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+SCRIPT = Path(__file__).with_name("train.py")
+STEPS = 6
+CONFIGS = {
+    "pp2": {"partita": {"fix": {"pp": 2}}},
+    "dp2 zero1": {"zero_optimization": {"stage": 1}, "partita": {"pipeline": "off", "tensor_parallel": "off"}},
+}
+BASE = {"train_micro_batch_size_per_gpu": 4, "zero_allow_untested_optimizer": True}
+STARTS = {
+    "partita": [str(Path(sys.executable).parent / "partita"), "run", "--devices", "2"],
+    "torchrun": [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"],
+}
+# What is said of rank 1 where it was killed, and where it raised.
+NAMED = {
+    "partita": ("rank 1 of 2 was killed by SIGKILL", "rank 1 of 2 ended with exit status 1"),
+    "torchrun": (r"Root Cause.*rank +: 1 .*\(SIGKILL\)", r"rank +: 1 "),
+}
+GONE_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Run:
+    """One start of the script in a folder."""
+
+    start: str
+    plan: str
+    folder: Path
+
+    def begin(self, failure: str, **variables: str) -> subprocess.Popen[bytes]:
+        self.folder.mkdir(exist_ok=True)
+        config = self.folder / "config.json"
+        config.write_text(json.dumps({**BASE, **CONFIGS[self.plan]}))
+        words = [*STARTS[self.start], str(SCRIPT), str(config), str(self.folder), str(STEPS), failure]
+        environment = {**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "DEEPSPEED_LOG_LEVEL": "error"}
+        environment.update(variables)
+        with (self.folder / "out").open("wb") as out, (self.folder / "err").open("wb") as err:
+            return subprocess.Popen(words, stdout=out, stderr=err, env=environment)
+
+    def ended(self, failure: str) -> int:
+        return self.begin(failure).wait(180)
+
+    @property
+    def losses(self) -> dict[int, float]:
+        found = re.findall(r"^step (\d+) loss (\S+)$", (self.folder / "out").read_text(), re.M)
+        return {int(step): float(loss) for step, loss in found}
+
+    @property
+    def said(self) -> str:
+        return (self.folder / "err").read_text()
+
+
+def wait_for(path: Path) -> None:
+    for _ in range(6000):
+        if path.exists():
+            return
+        time.sleep(0.02)
+    pytest.fail(f"{path.name} didn't come")
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, float]]:
+    """The losses of a run in which nothing fails, of each plan."""
+    losses = {}
+    for plan in CONFIGS:
+        run = Run("partita", plan, tmp_path_factory.mktemp("whole"))
+        assert run.ended("none") == 0, run.said
+        losses[plan] = run.losses
+    assert [list(found) for found in losses.values()] == [list(range(STEPS))] * 2
+    return losses
+
+
+@pytest.mark.parametrize(("start", "plan"), [("partita", "pp2"), ("torchrun", "dp2 zero1"), ("torchrun", "pp2")])
+def test_a_rank_that_is_killed(
+    start: str, plan: str, tmp_path: Path, uninterrupted: dict[str, dict[int, float]]
+) -> None:
+    run = Run(start, plan, tmp_path)
+    started = run.begin("kill")
+    ranks: dict[int, psutil.Process] = {}
+    while not (tmp_path / "killed").exists() and started.poll() is None:
+        ranks.update((child.pid, child) for child in psutil.Process(started.pid).children(recursive=True))
+        time.sleep(0.05)
+    assert started.wait(180) == 1
+    seconds = time.time() - float((tmp_path / "killed").read_text())
+    print(f"{start}, {plan}: ended {seconds:.1f} s after the kill")
+    assert seconds < GONE_SECONDS
+    assert len(ranks) >= 2
+    assert psutil.wait_procs(list(ranks.values()), timeout=5)[1] == []
+    assert re.search(NAMED[start][0], run.said, re.S)
+    assert (tmp_path / "latest").read_text() == "global_step2"
+    before = run.losses
+    assert run.ended("none") == 0, run.said
+    assert list(run.losses) == [2, 3, 4, 5]
+    assert {**before, **run.losses} == uninterrupted[plan]
+
+
+MESSAGES = {
+    "loader": "LookupError: sample 17 of shard 3 can't be decoded",
+    "between": "RuntimeError: the metrics' database is away",
+    "dtype": "RuntimeError: Expected tensor for argument #1 'indices' to have one of the following scalar types",
+}
+
+
+@pytest.mark.parametrize(
+    ("start", "plan", "failure"),
+    [
+        ("partita", "pp2", "loader"), ("torchrun", "pp2", "between"), ("partita", "dp2 zero1", "between"),
+        ("torchrun", "dp2 zero1", "loader"), ("torchrun", "dp2 zero1", "dtype"), ("partita", "pp2", "dtype"),
+    ],
+)  # fmt: skip
+def test_an_exception_on_one_rank(start: str, plan: str, failure: str, tmp_path: Path) -> None:
+    run = Run(start, plan, tmp_path)
+    begun = time.monotonic()
+    assert run.ended(failure) == 1
+    print(f"{start}, {plan}, {failure}: {time.monotonic() - begun:.1f} s from start to end")
+    # In the traceback that the rank's process prints, which torch marks with its number.
+    assert re.search(rf"^\[rank1\]: .*{re.escape(MESSAGES[failure])}", run.said, re.M), run.said
+    if failure != "dtype":
+        assert re.search(NAMED[start][1], run.said)
+    assert len(run.losses) == 3
+
+
+@pytest.mark.parametrize(("start", "plan"), [("partita", "pp2"), ("torchrun", "dp2 zero1")])
+def test_ctrl_c(start: str, plan: str, tmp_path: Path) -> None:
+    """While one rank waits in a collective and the other somewhere else."""
+    run = Run(start, plan, tmp_path)
+    started = run.begin("wait")
+    wait_for(tmp_path / "waits")
+    ranks = psutil.Process(started.pid).children(recursive=True)
+    assert len(ranks) >= 2
+    begun = time.monotonic()
+    started.send_signal(signal.SIGINT)
+    assert started.wait(60) == (128 + signal.SIGINT if start == "partita" else 1)
+    seconds = time.monotonic() - begun
+    print(f"{start}, {plan}: ended {seconds:.1f} s after Ctrl-C")
+    assert seconds < 45
+    assert psutil.wait_procs(ranks, timeout=5)[1] == []
+
+
+def test_a_rank_that_never_comes(tmp_path: Path) -> None:
+    """The others wait as long as the script's own process group does, and no longer."""
+    run = Run("partita", "pp2", tmp_path)
+    started = run.begin("wait", PATIENCE="30")
+    wait_for(tmp_path / "waits")
+    begun = time.monotonic()
+    assert started.wait(120) == 1
+    print(f"ended {time.monotonic() - begun:.1f} s after a rank stopped")
+    assert time.monotonic() - begun < GONE_SECONDS
+    assert re.search(r"^\[rank0\]: .*Timed out waiting 30000ms", run.said, re.M)
+    assert "partita: rank 0 of 2 ended with exit status 1; the other ranks were stopped" in run.said
