@@ -97,9 +97,10 @@ def partita_realise(target: str) -> Callable[..., Any] | None:
 def partita_engine_made(engine: Any, config: dict[str, Any]) -> None:
     """Tells of an engine that runs a plan, before the user has it.
 
-    Called on every rank by ``deepspeed.initialize`` with the key ``"partita"``, once an engine, for those who fit another
-    framework to it. ``engine`` has ``step_seconds``, ``predicted_step_seconds`` and ``plan``. ``config`` is the user's
-    configuration, the object itself, from which a framework that made it may go on reading. What is returned is ignored.
+    Called on every rank by ``deepspeed.initialize`` with the key ``"partita"``, once an engine, for those who fit
+    another framework to it. ``engine`` has ``step_seconds``, ``predicted_step_seconds`` and ``plan``. ``config`` is the
+    user's configuration, the object itself: the framework that made it may go on reading it. What is returned is
+    ignored.
     """
 
 

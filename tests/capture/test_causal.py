@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-torch = pytest.importorskip("torch")
-
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 

@@ -45,9 +45,7 @@ def main() -> None:
             resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=None, eos_token_id=None,
         )
     )  # fmt: skip
-    engine, _, _, _ = deepspeed.initialize(
-        model=model, model_parameters=model.parameters(), config=options.config
-    )
+    engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=options.config)
 
     found = samples()
     # As many for each rank and step, whatever the number of ranks.
