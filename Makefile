@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .PHONY: help demo test test-fast lint fmt bench docs clean environment
 
 PYTHON := .venv/bin/python
-CODE := $(wildcard core plugins adapters recipes tests benchmarks)
+CODE := $(wildcard core plugins adapters recipes tests benchmarks docs/examples)
 ROOMS := build/rooms
 
 help: ## this list
