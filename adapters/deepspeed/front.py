@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +22,7 @@ from partita.adapters.deepspeed.request import BATCH, Request, read_request
 from partita.adapters.torch.loop.facade import keep_dtype, occupy, require_free
 from partita.adapters.torch.loop.loop import Loop
 from partita.adapters.torch.prepare import DTYPES, Lowered, prepare, realiser
+from partita.cluster import Cluster
 from partita.errors import InputError, ModelError, PartitaError
 from partita.hooks import plugins
 from partita.key import KEY, Key, parse_key
@@ -55,7 +55,7 @@ def initialize_with_plan(config: Mapping[str, Any], given: Mapping[str, Any]) ->
     request = read_request(config, cluster.devices, optimizer, _recomputes(model))
     skeleton = _skeleton(model, request)
     captured = _capture(skeleton, model, request.micro, key, given)
-    plan, sentences = _agreed_plan(captured, cluster, key, request, time.perf_counter())
+    plan, sentences = _agreed_plan(captured, cluster, key, request)
     _say(plan, sentences, key)
     if key.dry_run:
         dist.barrier()
@@ -128,7 +128,7 @@ def _capture(skeleton: Skeleton, model: nn.Module, samples: int, key: Key, given
     raise failure
 
 
-def _agreed_plan(captured: Captured, cluster: Any, key: Key, request: Request, start: float) -> tuple[Plan, list[str]]:
+def _agreed_plan(captured: Captured, cluster: Cluster, key: Key, request: Request) -> tuple[Plan, list[str]]:
     """Rank 0's plan, or its reason why there is none, on every rank."""
     found: list[Any] = [None]
     if dist.get_rank() == 0:

@@ -9,7 +9,6 @@ that DeepSpeed's engine and plain torch run the same queues.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
 from typing import Any, Protocol
 
 import torch
@@ -19,6 +18,7 @@ from torch import Tensor
 from partita.adapters.torch.begin import Batch
 from partita.adapters.torch.groups import Groups
 from partita.adapters.torch.stage import Code, StageModule
+from partita.spacetime.communication import ahead
 from partita.spacetime.program import Place, Program, Task, Transfer
 
 
@@ -224,12 +224,3 @@ class Flush:
     def _group(self, task: Task) -> dist.ProcessGroup:
         assert task.transfer is not None
         return self.rank.groups.gradients if task.transfer.backwards else self.rank.groups.values
-
-
-def ahead(queue: Sequence[Task], index: int) -> int:
-    """Where the tasks end whose receives are posted when task ``index`` begins: after the second compute from there.
-
-    No further: what is posted has its memory, and a schedule bounds how many micro-batches a device holds.
-    """
-    computes = (place for place in range(index, len(queue)) if queue[place].kind in ("forward", "backward"))
-    return next(islice(computes, 1, None), len(queue) - 1) + 1

@@ -17,6 +17,7 @@ from heapq import heappop, heappush
 from partita.errors import PlanError
 from partita.simulate.fabric import Fabric, Route
 from partita.simulate.sharing import Message, Sharing
+from partita.spacetime.communication import ahead, begins_with
 from partita.spacetime.program import Program, Task, Transfer
 
 TURNS = frozenset({"forward", "backward"})
@@ -38,24 +39,15 @@ class Timing:
 class _Device:
     """Where one device stands in its queue."""
 
-    __slots__ = ("arrivals", "ends", "groups", "issued", "number", "position", "posted", "queue", "starts", "turns")
+    __slots__ = ("arrivals", "ends", "groups", "issued", "number", "position", "posted", "queue", "starts")
 
     def __init__(self, number: int, queue: Sequence[Task], groups: Mapping[str, _Group | None]):
         self.number, self.queue, self.groups = number, queue, groups
         self.position = self.posted = 0
-        # Positions of the turns, in reverse: those behind the device are popped.
-        self.turns = [place for place, task in enumerate(queue) if task.kind in TURNS][::-1]
         self.issued = [0.0] * len(queue)
         self.starts = [0.0] * len(queue)
         self.ends = [0.0] * len(queue)
         self.arrivals: set[int] = set()
-
-    def ahead(self) -> int:
-        """Where the tasks end whose receives are posted now: after the second turn from here."""
-        turns = self.turns
-        while turns and turns[-1] < self.position:
-            turns.pop()
-        return turns[-2] + 1 if len(turns) > 1 else len(self.queue)
 
 
 class _Group:
@@ -171,7 +163,7 @@ class _Clock:
             device.position += 1
 
     def _post(self, device: _Device, now: float) -> None:
-        end = device.ahead()
+        end = ahead(device.queue, device.position)
         for position in range(device.posted, end):
             task = device.queue[position]
             if task.kind == "receive":
@@ -245,20 +237,6 @@ class _Clock:
         self._match(source, target, task, now)
         if device.position == receiver:
             self._advance(device, now)
-
-
-def begins_with(program: Program, device: int, kind: str) -> tuple[int, ...]:
-    """Devices that begin a task together with this one, itself among them: those of its collectives.
-
-    Tensor parallelism has collectives in every turn, ZeRO 2 in the backward turns, ZeRO 3 in both.
-    """
-    stage = program.places[device].stage
-    data = program.data_group(device)
-    if kind == "reduce":
-        return data
-    if program.zero < (2 if kind == "backward" else 3) or len(data) == 1:
-        return program.tensor_group(device)
-    return data if program.tp[stage] == 1 else program.devices_of[stage]
 
 
 def _group(groups: dict[tuple[int, ...], _Group], members: tuple[int, ...]) -> _Group | None:

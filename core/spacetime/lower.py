@@ -1,4 +1,4 @@
-"""Plan to Program: transform, schedule, preserve, in this order and never back (SuperScaler, section 3)."""
+"""Plan to Program: transform, schedule, preserve, in this order and never back (SuperScaler, section 3). And proven."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from partita.graph import Graph
 from partita.plan import Plan, Stage
 from partita.spacetime.preserve import Version, preserve, shared_parameters
 from partita.spacetime.program import Program
+from partita.spacetime.prove import prove
 from partita.spacetime.schedule import assign, order
 from partita.spacetime.transform import BlockCode, StageCode, transform
 
@@ -23,10 +24,11 @@ def stage_code(stage: Stage) -> StageCode:
 
 
 def lower(graph: Graph, plan: Plan) -> Program:
-    """The program of a plan.
+    """The program of a plan, proven valid.
 
     ``graph`` must be captured with as many samples as one data-parallel copy takes in one turn (stage.samples ÷ dp).
-    PlanError when the plan isn't this graph's: other blocks, other samples, stages of unlike shapes.
+    PlanError when the plan isn't this graph's: other blocks, other samples, stages of unlike shapes; or its program
+    isn't valid.
     """
     planned = [block for stage in plan.stages for block in stage.blocks]
     blocks = [block.name for block in graph.blocks]
@@ -57,7 +59,8 @@ def lower(graph: Graph, plan: Plan) -> Program:
     if len(zeros) > 1:
         raise PlanError(f"blocks of different ZeRO stages can't be lowered yet: {sorted(zeros)}")
     (zero,) = zeros
-    return Program(
+    program = Program(
         pieces, queues, places, devices_of, tuple(s.dp for s in plan.stages), tuple(s.tp for s in plan.stages),
         micro_batches, samples // dp, zero, graph.loss, shared,
     )  # fmt: skip
+    return prove(graph, program)

@@ -23,7 +23,7 @@ MASK, PROBABILITY, CAUSAL = 3, 4, 5
 def mark_causal(ops: Sequence[Op], tensors: Mapping[str, Tensor], buffers: Mapping[str, torch.Tensor]) -> list[Op]:
     """The ops, those attentions marked causal whose mask is."""
     makers = {name: op for op in ops for name in op.outputs}
-    known: dict[str, torch.Tensor | None] = dict(buffers)
+    known: dict[str, torch.Tensor | None] = {name: buffer.cpu() for name, buffer in buffers.items()}
     verdict: dict[str, bool] = {}
     found = []
     for op in ops:

@@ -9,9 +9,9 @@ from itertools import pairwise
 
 import pytest
 
-from partita.adapters.torch.flush import ahead
 from partita.graph import Graph
 from partita.plugins.capture_huggingface import capture_config
+from partita.spacetime.communication import ahead
 from partita.spacetime.program import Program, Task
 from partita.spacetime.transform import constant_ops
 from tests.ranks.pool import Pool

@@ -12,6 +12,7 @@ from partita.errors import PlanError
 from partita.planner.formula import ChainTable, step_seconds
 from partita.simulate.engine import TURNS, execute
 from partita.simulate.fabric import Fabric
+from partita.spacetime.communication import ahead
 from partita.spacetime.program import Program, Transfer
 from tests.simulate.brute import brute
 from tests.simulate.pipelines import durations, machine, pipeline
@@ -127,7 +128,6 @@ def test_every_run_is_the_same():
 
 
 def test_receives_are_posted_as_far_ahead_as_the_runtime_posts_them():
-    flush = pytest.importorskip("partita.adapters.torch.flush")
     program = pipeline(3, 5, skips=((0, 2),), tied=True)
     seconds = durations([1] * 3, [2] * 3, 1, 1)
     timings = execute(program, seconds, lambda t: 0.0, Fabric(machine([3])))
@@ -136,7 +136,7 @@ def test_receives_are_posted_as_far_ahead_as_the_runtime_posts_them():
         for place, task in enumerate(queue):
             if task.kind == "receive":
                 # The first position whose horizon reaches the receive, and when the device was there.
-                first = next(i for i in range(len(queue)) if flush.ahead(queue, i) > place)
+                first = next(i for i in range(len(queue)) if ahead(queue, i) > place)
                 before = [timing.ends[i] for i in range(first) if queue[i].kind not in ("send",)]
                 assert timing.issued[place] == max(before, default=0.0)
 

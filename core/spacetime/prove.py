@@ -1,0 +1,39 @@
+"""Proof that a program computes what its model does and comes to an end, before anything runs.
+
+In this order: places of devices, pieces (blocks, ops, views, sums over devices), parameters (owners, shards), queues
+(micro-batches, transfers, gradients, updates), order (freedom from deadlock). Pieces are proven once; the rest is
+linear in tasks.
+
+What only values can show is left to running the program beside one device: a dropout mask that differs on replicas or
+when it is computed again, a wrong scale of a loss or gradient inside an op or a runtime, an op whose literal arguments
+are wrong, data that differs between the devices of one copy.
+"""
+
+from __future__ import annotations
+
+from partita.errors import PlanError
+from partita.graph import Graph
+from partita.spacetime.program import Program
+from partita.spacetime.prove_code import prove_code
+from partita.spacetime.prove_order import prove_order
+from partita.spacetime.prove_parameters import prove_parameters, prove_places
+from partita.spacetime.prove_queues import prove_queues
+
+
+def prove(graph: Graph, program: Program) -> Program:
+    """The program itself if it is valid; else a PlanError that names ops, tensors, devices and intervals.
+
+    ``graph`` is the model with the samples of one turn of one data-parallel copy. Follows SuperScaler (sections 3.2 to
+    3.4): every element that is read is made once or summed over all its parts, and data and order have no cycle.
+    """
+    if program.loss != graph.loss or program.samples != graph.samples:
+        raise PlanError(
+            f"the program weights its loss as {program.loss} of {program.samples} samples a turn; "
+            f'graph "{graph.name}" has {graph.loss} of {graph.samples}'
+        )
+    prove_places(program)
+    prove_code(graph, program.pieces, program.tp)
+    prove_parameters(graph, program)
+    prove_queues(graph, program)
+    prove_order(program)
+    return program

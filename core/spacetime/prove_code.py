@@ -1,0 +1,147 @@
+"""Every block and every op of the model is in exactly one piece, and each piece makes what it is said to make.
+
+Pieces are proven once, however many devices and micro-batches run them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from partita.errors import PlanError
+from partita.graph import Graph, Op
+from partita.spacetime.program import LocalOp, Piece, Segment
+from partita.spacetime.prove_views import Value, results
+from partita.spacetime.transform import constant_ops
+
+# Forms of ops that only the piece has: the model has no such op.
+ADDED = frozenset({"enter", "sum", "gather"})
+
+
+def prove_code(graph: Graph, pieces: Sequence[Piece], tp: Sequence[int]) -> None:
+    """PlanError that names the op, block or tensor where the pieces, of ``tp[stage]`` parts each, aren't the model."""
+    if odd := [index for index, piece in enumerate(pieces) if piece.stage != index]:
+        raise PlanError(f"piece {odd[0]} is said to be of stage {pieces[odd[0]].stage}")
+    free = constant_ops(graph)
+    segments = [(piece.stage, segment) for piece in pieces for segment in piece.segments]
+    _once("block", [block.name for block in graph.blocks], ((s.block, stage) for stage, s in segments))
+    _once(
+        "op",
+        [op.name for op in graph.ops if op.name not in free],
+        ((o.op.name, stage) for stage, s in segments for o in s.ops if o.form not in ADDED),
+    )
+    makers = {name: piece.stage for piece in pieces for s in piece.segments for o in s.ops for name in o.op.outputs}
+    ops = {op.name: op for op in graph.ops}
+    for piece in pieces:
+        _piece(graph, ops, free, pieces, makers, piece, tp[piece.stage])
+    _ends(graph, pieces, makers)
+
+
+def _once(what: str, wanted: Iterable[str], found: Iterable[tuple[str, int]]) -> None:
+    """Whether each of ``wanted`` is found in one stage once, and nothing else is."""
+    at: dict[str, int] = {}
+    for name, stage in found:
+        if name in at:
+            raise PlanError(f'{what} "{name}" is in stage {at[name]} and again in stage {stage}: it would count twice')
+        at[name] = stage
+    known = set(wanted)
+    if lost := [name for name in wanted if name not in at]:
+        more = f", nor are {len(lost) - 1} more" if len(lost) > 1 else ""
+        raise PlanError(f'{what} "{lost[0]}" of the model is in no stage{more}')
+    if odd := [name for name in at if name not in known]:
+        raise PlanError(f'{what} "{odd[0]}" of stage {at[odd[0]]} is none of the model\'s')
+
+
+def _piece(
+    graph: Graph, ops: Mapping[str, Op], free: set[str], pieces: Sequence[Piece], makers: Mapping[str, int],
+    piece: Piece, tp: int,
+) -> None:  # fmt: skip
+    """Follow a piece's values from the batch, the other stages and the parameters to what it gives."""
+    stage = piece.stage
+    values: dict[str, Value] = {}
+    for role, names in (("input", piece.batch), ("buffer", piece.buffers)):
+        for name in names:
+            if name not in graph.tensor or graph.tensor[name].role != role:
+                raise PlanError(f'stage {stage} reads "{name}" as {role} of the model, which it isn\'t')
+            values[name] = Value(name)
+    for name in piece.inputs:
+        maker = makers.get(name, stage)
+        if maker == stage or name not in pieces[maker].outputs:
+            raise PlanError(f'stage {stage} reads "{name}", which no other stage gives')
+        values[name] = Value(name)
+    for local in piece.constants:
+        if local.op.name not in free or local.form != "whole":
+            raise PlanError(f'op "{local.op.name}" is a constant of stage {stage}, but depends on parameters or chance')
+        _run(graph, ops, local, values, f"stage {stage}", tp)
+    parameters = {
+        name: Value(name, shard.dim, shard.parts) if shard else Value(name) for name, shard in piece.parameters.items()
+    }
+    for segment in piece.segments:
+        values.update(_segment(graph, ops, segment, values, parameters, tp))
+    for name in piece.outputs:
+        if makers.get(name) != stage or name not in values:
+            raise PlanError(f'stage {stage} gives "{name}" to others, but none of its blocks makes that')
+
+
+def _segment(
+    graph: Graph, ops: Mapping[str, Op], segment: Segment, values: Mapping[str, Value],
+    parameters: Mapping[str, Value], tp: int,
+) -> dict[str, Value]:  # fmt: skip
+    """What a block gives, from what is there before it. Its other values are its own."""
+    inside = dict(parameters)
+    for name in segment.inputs:
+        if name not in values:
+            raise PlanError(f'block "{segment.block}" reads "{name}", which its stage neither gets nor makes before')
+        inside[name] = values[name]
+    for local in segment.ops:
+        if local.op.block != segment.block:
+            raise PlanError(f'op "{local.op.name}" of block "{local.op.block}" is in block "{segment.block}"')
+        _run(graph, ops, local, inside, f'block "{segment.block}"', tp)
+    given = {}
+    for name in segment.outputs:
+        value = inside.get(name)
+        if value is None:
+            raise PlanError(f'block "{segment.block}" gives "{name}", but none of its ops makes that')
+        if value != Value(name):
+            raise PlanError(
+                f'block "{segment.block}" gives "{name}" to others as a whole, but {value.said(graph, tp)}'
+                + (": the sum over the devices is missing" if value.partial else "")
+            )
+        given[name] = value
+    return given
+
+
+def _run(graph: Graph, ops: Mapping[str, Op], local: LocalOp, values: dict[str, Value], where: str, tp: int) -> None:
+    """Add an op's outputs to the values."""
+    op = local.op
+    for name in op.inputs:
+        if name not in values:
+            near = [value for value in values.values() if value.tensor == name]
+            raise PlanError(
+                f'op "{op.name}" ({op.kind}) of {where} reads "{name}" before anything made it'
+                + (f"; of it there is only this: {near[-1].said(graph, tp)}" if near else "")
+            )
+    for name, value in zip(op.outputs, results(graph, ops, local, [values[n] for n in op.inputs], tp), strict=True):
+        if name in values:
+            raise PlanError(f'op "{op.name}" of {where} makes "{name}", which is there already')
+        values[name] = value
+
+
+def _ends(graph: Graph, pieces: Sequence[Piece], makers: Mapping[str, int]) -> None:
+    """Whether the loss, or what a model without one returns, is given by the stage that makes it."""
+    ends = [graph.loss.tensor] if graph.loss else [name for name in graph.outputs if name in makers]
+    for name in ends:
+        if name not in makers or name not in pieces[makers[name]].outputs:
+            raise PlanError(f'"{name}" is what the model gives, but no stage gives it')
+    if graph.loss is None or graph.loss.weighting != "tokens":
+        return
+    stage = makers[graph.loss.tensor]
+    counted = {*pieces[stage].batch, *(name for o in pieces[stage].constants for name in o.op.outputs)}
+    if graph.loss.targets is not None and graph.loss.targets not in counted:
+        raise PlanError(f'stage {stage} makes the loss but hasn\'t "{graph.loss.targets}", whose tokens it must count')
+    (local,) = (o for s in pieces[stage].segments for o in s.ops if graph.loss.tensor in o.op.outputs)
+    ignored = graph.loss.ignore_index
+    if "target" in local.op.attributes and local.op.attributes["args"][2:] != [None, 2, ignored]:
+        raise PlanError(
+            f'op "{local.op.name}" must sum its losses over the tokens that aren\'t {ignored}, because the mean is '
+            f"taken over the global batch; its arguments are {local.op.attributes['args']}"
+        )

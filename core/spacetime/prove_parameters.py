@@ -1,0 +1,92 @@
+"""Every parameter has one owner, its copies are known as such, and its shards make up the whole without overlap.
+
+That copies send their gradients and get new values is part of the queues' proof.
+"""
+
+from __future__ import annotations
+
+from partita.errors import PlanError
+from partita.graph import Graph
+from partita.spacetime.program import Program, Shard
+
+
+def prove_places(program: Program) -> None:
+    """PlanError where the devices of a stage aren't all the copies and parts of it, each once."""
+    if len(set(program.dp)) > 1:
+        raise PlanError(
+            f"the stages have {list(program.dp)} data-parallel copies for {program.samples} samples a turn each: "
+            "their gradients would count unequally"
+        )
+    for stage, devices in enumerate(program.devices_of):
+        dp, tp = program.dp[stage], program.tp[stage]
+        wanted = {(stage, data, tensor) for data in range(dp) for tensor in range(tp)}
+        places = [program.places[device] for device in devices]
+        found = {(place.stage, place.data, place.tensor) for place in places}
+        if found != wanted or len(devices) != dp * tp:
+            odd = sorted(wanted ^ found) or sorted(found)
+            raise PlanError(
+                f"stage {stage} has the devices {list(devices)} for dp={dp} × tp={tp}; wrong is "
+                f"(stage, copy, part) {odd[0]}"
+            )
+    listed = [device for devices in program.devices_of for device in devices]
+    if sorted(listed) != sorted(program.queues) or sorted(listed) != sorted(program.places):
+        odd_devices = sorted(set(listed) ^ set(program.queues)) or sorted(listed)
+        raise PlanError(f"device {odd_devices[0]} must be in one stage and have one queue")
+
+
+def prove_parameters(graph: Graph, program: Program) -> None:
+    """PlanError that names the parameter, the stages or devices, and the intervals where something is wrong."""
+    owners: dict[str, list[int]] = {}
+    users: dict[str, list[int]] = {}
+    for piece in program.pieces:
+        read = {name for s in piece.segments for o in s.ops for name in o.op.inputs if name in piece.parameters}
+        for name, shard in piece.parameters.items():
+            if name not in read:
+                raise PlanError(f'stage {piece.stage} holds the parameter "{name}", which none of its ops reads')
+            users.setdefault(name, []).append(piece.stage)
+            if name not in piece.copies:
+                owners.setdefault(name, []).append(piece.stage)
+            if shard is not None:
+                _tiles(graph, program, name, piece.stage, shard)
+        if odd := [name for name in piece.copies if name not in piece.parameters]:
+            raise PlanError(f'stage {piece.stage} has a copy of "{odd[0]}", which it doesn\'t read')
+    for name in graph.parameter_users:
+        stages = owners.get(name, [])
+        if len(stages) != 1:
+            which = f"the stages {stages} each own it and would update it separately" if stages else "no stage owns it"
+            raise PlanError(f'parameter "{name}": {which}; one must, and the others send it their gradients')
+        shards = {stage: program.pieces[stage].parameters[name] for stage in users[name]}
+        if len(set(shards.values())) > 1:
+            raise PlanError(f'parameter "{name}" is cut differently in its stages: {shards}')
+        wanted = (stages[0], *(stage for stage in users[name] if stage != stages[0])) if len(users[name]) > 1 else ()
+        if program.shared.get(name, ()) != wanted:
+            raise PlanError(
+                f'parameter "{name}" is read by the stages {users[name]}, owner {stages[0]}; the program says '
+                f"{list(program.shared.get(name, ()))}"
+            )
+
+
+def _tiles(graph: Graph, program: Program, name: str, stage: int, shard: Shard) -> None:
+    """Whether the devices that share a parameter hold each index of the cut dim exactly once."""
+    tp, shape = program.tp[stage], graph.tensor[name].shape
+    if not 0 <= shard.dim < len(shape):
+        raise PlanError(f'parameter "{name}" of shape {list(shape)} is cut along dim {shard.dim}')
+    size = shape[shard.dim]
+    whole = -(-size // (tp * shard.parts)) * tp * shard.parts
+    if (shard.pieces, shard.size, shard.padded) != (tp, size, whole):
+        raise PlanError(
+            f'parameter "{name}": dim {shard.dim} of size {size} is cut for {tp} devices as size {shard.size}, padded '
+            f"to {shard.padded}, in {shard.pieces} pieces; it must be {size}, {whole}, {tp}: padding would be counted"
+        )
+    part, long = whole // shard.parts, whole // shard.parts // tp
+    for device in program.tensor_group(program.devices_of[stage][0]):
+        place = program.places[device].tensor
+        starts = [index * part + place * long for index in range(shard.parts)]
+        wanted = [(min(start, size), min(start + long, size)) for start in starts]
+        found = shard.intervals(place)
+        if found != wanted:
+            missing, has = next((w, f) for w, f in zip(wanted, found, strict=False) if w != f)
+            raise PlanError(
+                f'parameter "{name}": device {device} holds [{has[0]}, {has[1]}) of dim {shard.dim} (size {size}); '
+                f"its part is [{missing[0]}, {missing[1]})"
+            )
