@@ -113,7 +113,7 @@ def _links(
             for position, dim in enumerate(dims):
                 at[dim.factors[0]].append(((name, position), dim.parts))
         for label, nodes in at.items():
-            partial_ok = label not in found.reduced or op.kind in SUMS or op.kind == "cross_entropy"
+            partial_ok = label not in found.reduced or _sums(op) or op.kind == "cross_entropy"
             if not found.cuttable(label) or not partial_ok or _positional(graph, op, label):
                 blocked.update(node for node, _ in nodes)
                 continue
@@ -123,6 +123,11 @@ def _links(
                 links[node].append((first, parts, other))
             links.setdefault(first, [])
     return links, blocked
+
+
+def _sums(op: Op) -> bool:
+    """Whether an all-reduce completes the op: a convolution would have its bias in every piece."""
+    return op.kind in SUMS and not (op.kind == "conv2d" and len(op.inputs) > 2)
 
 
 def _positional(graph: Graph, op: Op, label: str) -> bool:

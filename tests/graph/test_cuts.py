@@ -207,3 +207,20 @@ def test_a_constant_that_every_device_has_whole_keeps_the_heads_whole() -> None:
     (found,) = block_cuts(pair("parameter"), "layer")
     assert parameters(pair("parameter"), found) == {"q": (0, 1), "o": (1, 1), "bias": (1, 1)}
     assert block_cuts(pair("buffer"), "layer") == ()
+
+
+@pytest.mark.parametrize(("bias", "names"), [(False, ["hidden"]), (True, [])])
+def test_a_convolution_with_a_bias_is_no_partial_sum(bias: bool, names: list[str]) -> None:
+    """Its bias would be added in every piece, and summed."""
+    sizes = {"x": (2, 4, 6, 6), "a": (8, 4, 1, 1), "c": (4, 8, 1, 1), "d": (4,), "h": (2, 8, 6, 6), "y": (2, 4, 6, 6)}
+    roles = {"x": "input", "a": "parameter", "c": "parameter", "d": "parameter"}
+    tensors = tuple(Tensor(name, shape, role=roles.get(name, "value")) for name, shape in sizes.items())
+    second = ("h", "c", "d") if bias else ("h", "c")
+    ops = (
+        Op("first", "conv2d", ("x", "a"), ("h",), "b"),
+        Op("second", "conv2d", second, ("y",), "b"),
+    )
+    owned = ("a", "c", "d") if bias else ("a", "c")
+    used = tuple(tensor for tensor in tensors if bias or tensor.name != "d")
+    graph = Graph("g", 2, None, used, ops, (Block("b", owned),), ("x",), ("y",))
+    assert [cut.name for cut in block_cuts(graph, "b")] == names
