@@ -15,6 +15,7 @@ from partita.plugins.capture_torch import Captured, Skeleton, capture_skeleton
 from partita.spacetime.lower import stage_code
 from partita.spacetime.preserve import Version
 from partita.spacetime.program import LocalOp, Place
+from partita.spacetime.prove_code import prove_code
 from partita.spacetime.transform import transform
 
 # Codes hold no weights: what is kept of them is the graph's description, a few MB for a large model.
@@ -88,6 +89,7 @@ class Codes:
             raise ModelError(f"{error} (called with {shape})") from error
         stages = [stage_code(stage) for stage in self.plan.stages]
         pieces = transform(captured.graph, stages, returned=self.live)
+        prove_code(captured.graph, pieces, [stage.tp for stage in self.plan.stages])
         piece = pieces[self.place.stage]
         code = self.stage.another(captured.graph, piece, captured.buffers)
         return Compiled(captured, Version(captured.graph, pieces), code, loss_ops(piece, captured.graph.loss))
