@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from partita.errors import PartitaError
 
@@ -106,13 +106,24 @@ def _send(processes: Processes, number: int) -> bool:
     left = False
     for process in processes:
         # A rank that has ended and wasn't waited for would count as alive.
-        process.poll()
-        try:
+        if process.poll() is not None and _exists(process.pid):
+            # No process is given the id of a group that is left: the rank's group is gone, and the id is another's.
+            continue
+        # Whatever can't be signalled, the ranks after it are.
+        with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, number)
             left = True
-        except ProcessLookupError:
-            pass
     return left
+
+
+def _exists(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _free_port() -> int:

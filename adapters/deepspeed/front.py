@@ -53,6 +53,7 @@ def initialize_with_plan(config: Mapping[str, Any], given: Mapping[str, Any]) ->
     local = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
     cluster = this_cluster(key, ranks, local, _gpu(device))
     request = read_request(config, cluster.devices, optimizer, _recomputes(model))
+    _same_model(model, device)
     skeleton = _skeleton(model, request)
     captured = _capture(skeleton, model, request.micro, key, given)
     plan, sentences = _agreed_plan(captured, cluster, key, request)
@@ -99,6 +100,23 @@ def _gpu(device: torch.device) -> tuple[str, int] | None:
 def _recomputes(model: nn.Module) -> bool:
     """Whether activation checkpointing was turned on in a transformers model."""
     return any(getattr(module, "gradient_checkpointing", False) is True for module in model.modules())
+
+
+def _same_model(model: nn.Module, device: torch.device) -> None:
+    """Rank 0's weights and buffers on every rank, said where they differed."""
+    different = same_everywhere(dict(model.named_parameters()) | dict(model.named_buffers()), device)
+    if different and dist.get_rank() == 0:
+        print(
+            f"partita: {len(different)} tensors of the model differed between ranks ({different[0]}, …); rank 0's are "
+            "taken", file=sys.stderr, flush=True,
+        )  # fmt: skip
+
+
+def _common_seed() -> int:
+    """Rank 0's seed: ranks that share a value have to drop the same of it, and scripts may seed each rank otherwise."""
+    seed = [torch.initial_seed() % 2**31]
+    dist.broadcast_object_list(seed, 0)
+    return seed[0]
 
 
 def _skeleton(model: nn.Module, request: Request) -> Skeleton:
@@ -171,15 +189,9 @@ def _engine(
     complete = _config(plan, request, config)
     names = names_of(model, skeleton.canonical)
     own = dict(model.named_parameters())
-    different = same_everywhere({**own, **dict(model.named_buffers())}, device)
-    if different and dist.get_rank() == 0:
-        print(
-            f"partita: {len(different)} tensors of the model differed between ranks ({different[0]}, …); rank 0's are "
-            "taken", file=sys.stderr, flush=True,
-        )  # fmt: skip
     parting = Parting(lowered, complete)
     prepared = prepare(
-        lowered, weights=ModelWeights(own), seed=torch.initial_seed() % 2**31, device=device,
+        lowered, weights=ModelWeights(own), seed=_common_seed(), device=device,
         realise=realiser(lowered, plan.target), finish=parting.finish,
     )  # fmt: skip
     stage = prepared.stage
@@ -188,7 +200,8 @@ def _engine(
     if isinstance(optimizer, torch.optim.Optimizer):
         regroup_optimizer(optimizer, names, stage)
     local = regroup_parameters(parameters, names, stage)
-    loop = Loop(plan, prepared, skeleton, prepared.runtime.seed)
+    divided = complete["zero_optimization"]["stage"] == 3
+    loop = Loop(plan, prepared, skeleton, prepared.runtime.seed, divided=divided)
     counts = _counts(model)
     forward = model.forward
     engine_of: list[LoopEngine] = []
@@ -221,6 +234,9 @@ def _lowered(plan: Plan, captured: Captured, skeleton: Skeleton, model: nn.Modul
 def _config(plan: Plan, request: Request, config: Mapping[str, Any]) -> dict[str, Any]:
     """DeepSpeed's configuration for this rank: the user's with the plan's decisions, a call in the place of a batch."""
     user = {name: value for name, value in config.items() if name not in (KEY, *BATCH)}
+    if request.zero is None:
+        # The plan asks for ZeRO, not the user: DeepSpeed would refuse an optimizer that it hasn't tried with it.
+        user.setdefault("zero_allow_untested_optimizer", True)
     return deepspeed_config(plan, user, calls=request.accumulation)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import deepspeed
 import torch
+from deepspeed.runtime.constants import ROUTE_TRAIN
 from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.runtime.zero.config import ZeroStageEnum
 from torch import Tensor, nn
@@ -18,8 +19,9 @@ from partita.adapters.deepspeed.engine import Calls, PlannedEngine
 from partita.adapters.torch.begin import agree
 from partita.adapters.torch.flush import Flush
 from partita.adapters.torch.loop.batch import Given, given
+from partita.adapters.torch.loop.codes import Mode
 from partita.adapters.torch.loop.dense import dense_state
-from partita.adapters.torch.loop.facade import FacadeError
+from partita.adapters.torch.loop.facade import CHILD, FacadeError
 from partita.adapters.torch.loop.loop import Loop
 from partita.adapters.torch.prepare import Prepared
 from partita.adapters.torch.whole import write_whole
@@ -57,7 +59,6 @@ class LoopEngine(PlannedEngine):
             self.pipeline_parallelism = self.zero_optimization_stage() == ZeroStageEnum.optimizer_states
         self.predicted_step_seconds = loop.plan.predicted.step_seconds * self.gradient_accumulation_steps()
         self.step_seconds: float | None = None
-        self._calls_before = 0
         self._step_ended: float | None = None
 
     def call(self, forward: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -67,15 +68,22 @@ class LoopEngine(PlannedEngine):
             batches = [given(self.module, forward, args, kwargs, self.loop.device)]
         except PartitaError as error:
             batches = error
-        training = self.module.training
         if not torch.is_grad_enabled():
             # The next step begins after the evaluation.
             self._step_ended = None
-            return self.loop.look(batches, training=training)
+            return self.loop.look(batches, mode=self._mode())
         if self._step_ended is None:
             self._step_ended = time.perf_counter()
-        self.loop.steps = self.calls
-        return self.loop.learn(batches, training=training, factor=self._loss_scale())
+        return self.loop.learn(batches, mode=self._mode(), factor=self._loss_scale())
+
+    def _mode(self) -> Mode:
+        training = self.module.training
+        others = tuple(
+            path
+            for path, module in self.module.named_modules()
+            if module.training != training and path.split(".")[0] != CHILD
+        )
+        return Mode(training, others)
 
     def _loss_scale(self) -> float:
         return float(self.optimizer.loss_scale) if self.fp16_enabled() else 1.0
@@ -94,10 +102,9 @@ class LoopEngine(PlannedEngine):
             taken = error
         if self.partitions_gradients:
             return self._one_by_one(taken)
-        self.loop.steps = self.calls
         if self._step_ended is None:
             self._step_ended = time.perf_counter()
-        loss = self.loop.learn_loss(taken, training=True, factor=self._loss_scale())
+        loss = self.loop.learn_loss(taken, mode=self._mode(), factor=self._loss_scale())
         # The calls before the last of a step, which are part of this one.
         self.micro_steps += steps - 1
         self.backward(loss, scale_wrt_gas=False)
@@ -118,7 +125,7 @@ class LoopEngine(PlannedEngine):
     def _one_by_one(self, taken: list[Given] | Exception) -> float:
         if isinstance(taken, Exception):
             # The other ranks are in their first call, and are told.
-            self.loop.learn(taken, training=True)
+            self.loop.learn(taken, mode=self._mode())
             raise AssertionError("it has raised")
         total = 0.0
         for one in taken:
@@ -163,14 +170,17 @@ class LoopEngine(PlannedEngine):
     def train_micro_batch_size_per_gpu(self) -> int:
         return self.micro if hasattr(self, "micro") else super().train_micro_batch_size_per_gpu()
 
-    def deepspeed_io(self, dataset: Any, batch_size: int | None = None, **kwargs: Any) -> Any:
-        """DeepSpeed's loader of a data set, which divides it over all ranks."""
-        if kwargs.get("data_sampler") is None:
+    def deepspeed_io(
+        self, dataset: Any, batch_size: int | None = None, route: str = ROUTE_TRAIN, pin_memory: bool = True,
+        data_sampler: Any = None, **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        """DeepSpeed's loader of a data set, which divides it over all ranks; in order where it isn't for training."""
+        if data_sampler is None:
             loop = self.loop
-            kwargs["data_sampler"] = torch.utils.data.DistributedSampler(
-                dataset, num_replicas=len(loop.program.places), rank=loop.groups.rank
+            data_sampler = torch.utils.data.DistributedSampler(
+                dataset, num_replicas=len(loop.program.places), rank=loop.groups.rank, shuffle=route == ROUTE_TRAIN
             )
-        return super().deepspeed_io(dataset, batch_size=batch_size, **kwargs)
+        return super().deepspeed_io(dataset, batch_size, route, pin_memory, data_sampler, **kwargs)
 
     def state(self) -> dict[str, Tensor]:
         """The dense model, as its own state_dict had it, on rank 0; on the others too where each has all of it.
@@ -184,17 +194,11 @@ class LoopEngine(PlannedEngine):
             self.loop, self.module, None if whole else lambda one: deepspeed.zero.GatheredParameters([one])
         )
 
-    @property
-    def calls(self) -> int:
-        """Calls that learnt, since training began: random draws are keyed by it."""
-        return self._calls_before + int(self.micro_steps)
-
     def _common_checkpoint_state(self, *args: Any) -> dict[str, Any]:
-        return {**super()._common_checkpoint_state(*args), CALLS: self.calls}
+        return {**super()._common_checkpoint_state(*args), CALLS: self.loop.steps}
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        # DeepSpeed doesn't keep the calls, and knows by its count of them where a step ends: it stays as it is.
-        self._calls_before = state[CALLS] - int(self.micro_steps)
+        self.loop.steps = state[CALLS]
 
     def module_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         # DeepSpeed's own checkpoints hold what each rank has.

@@ -9,6 +9,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+# A tensor is summed up in pieces: in 64 bits a whole embedding and its weights would take several times its own memory.
+CHUNK_ELEMENTS = 2**22
+
 
 class ModelWeights:
     """A module's own parameters, by canonical name; those that ZeRO-3 has divided are gathered one at a time."""
@@ -47,7 +50,11 @@ def same_everywhere(tensors: Mapping[str, Tensor], device: torch.device) -> list
 
 
 def _sums(tensor: Tensor) -> Tensor:
-    values = tensor.detach().double().flatten()
-    # A weight for each place: two tensors with the same elements in another order differ.
-    weights = torch.arange(1, len(values) + 1, dtype=torch.float64, device=values.device).remainder_(8191.0)
-    return torch.stack([values.sum(), values @ weights]).cpu()
+    values = tensor.detach().flatten()
+    sums = torch.zeros(2, dtype=torch.float64, device=values.device)
+    for start in range(0, len(values), CHUNK_ELEMENTS):
+        chunk = values[start : start + CHUNK_ELEMENTS].double()
+        # A weight for each place: two tensors with the same elements in another order differ.
+        places = torch.arange(start + 1, start + len(chunk) + 1, dtype=torch.float64, device=values.device)
+        sums += torch.stack([chunk.sum(), chunk @ places.remainder_(8191.0)])
+    return sums.cpu()

@@ -64,7 +64,7 @@ class Flush:
 
     ``micro`` are the micro-batches; ``scales[m]`` is what the loss of micro-batch m counts for, ``codes[m]`` what it
     runs (default: the stage's own). Of a model without a loss ``results[m]`` keeps what it returns, and ``seeds`` may
-    give gradients for that by (name, micro-batch).
+    give gradients for that by (name, micro-batch). Random draws are keyed by ``draw``, and by ``first`` + m.
     """
 
     def __init__(
@@ -74,12 +74,17 @@ class Flush:
         micro: Sequence[Batch],
         scales: Sequence[float],
         codes: Sequence[Code] | None = None,
+        *,
+        draw: int | None = None,
+        first: int | None = None,
     ):
         self.rank = rank
         self.engine = engine
         self.micro = micro
         self.scales = scales
         self.codes = codes or [rank.stage.code] * len(micro)
+        self.draw = rank.steps if draw is None else draw
+        self.first = rank.place.data * len(micro) if first is None else first
         self.results: dict[int, dict[str, Tensor]] = {index: {} for index in range(len(micro))}
         self.seeds: dict[tuple[str, int], Tensor] = {}
         self.values: dict[str, Tensor] = {}
@@ -158,7 +163,7 @@ class Flush:
             value = self.values.pop(f"{name}@{micro}")
             inputs[name] = value.requires_grad_() if name in code.differentiable else value
         rank = self.rank
-        key = (rank.seed, rank.steps, rank.place.data * len(self.micro) + micro)
+        key = (rank.seed, self.draw, self.first + micro)
         outputs = self.engine.forward(self.micro[micro], inputs, key, code)
         if f"saved@{micro}" in task.writes:
             self.saved[micro] = (inputs, outputs)
@@ -186,7 +191,9 @@ class Flush:
         inputs, outputs = self.saved.pop(micro)
         roots: list[Tensor] = []
         gradients: list[Tensor | None] = []
-        arrived: dict[str, Tensor] = {name: given for (name, index), given in self.seeds.items() if index == micro}
+        arrived: dict[str, Tensor] = {
+            name: self.seeds.pop((name, micro)) for name, index in list(self.seeds) if index == micro
+        }
         for edge in task.gradients:
             if edge.target == task.stage:
                 gradient = self.values.pop(edge.key(micro))

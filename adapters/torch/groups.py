@@ -32,7 +32,7 @@ def make_groups(program: Program, device: torch.device) -> Groups:
     """Make the groups, and the connections of every transfer. Collective over all ranks."""
     rank = dist.get_rank()
     devices = sorted(program.places)
-    patience = _patience(device)
+    patience = patience_of(device)
     tensor = _mine(rank, sorted({program.tensor_group(d) for d in devices}), patience)
     data = _mine(rank, sorted({program.data_group(d) for d in devices}), patience)
     copies = sorted({place.data for place in program.places.values()})
@@ -60,7 +60,7 @@ def _connect(program: Program, groups: Groups, device: torch.device) -> None:
                 dist.recv(element, source, group=group)
 
 
-def _patience(device: torch.device) -> timedelta:
+def patience_of(device: torch.device) -> timedelta:
     """How long a rank waits for another: as long as the job's own group does. New groups would have torch's default."""
     world = dist.group.WORLD
     assert world is not None

@@ -68,13 +68,22 @@ def capture_module(
 
 
 def capture_skeleton(
-    skeleton: Skeleton, inputs: Inputs, *, name: str, goal: Goal = "loss", training: bool = True
+    skeleton: Skeleton,
+    inputs: Inputs,
+    *,
+    name: str,
+    goal: Goal = "loss",
+    training: bool = True,
+    others: Sequence[str] = (),
 ) -> Captured:
     """Capture a skeleton. With the goal ``outputs`` everything that the model returns is kept, and nothing is a loss.
 
-    ``training`` is the model's mode, in which dropout drops. ModelError as for ``capture_module``.
+    ``training`` is the model's mode, in which dropout drops; the modules at the paths ``others`` are in the other one.
+    ModelError as for ``capture_module``.
     """
     skeleton.model.train(training)
+    for path in others:
+        skeleton.model.get_submodule(path).training = not training
     program = _export(skeleton.model, inputs)
     return _convert(program, skeleton, name, goal)
 

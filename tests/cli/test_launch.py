@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from partita.gpus import driver_gpus, usable_gpus, visible
-from partita.launch import run_ranks
+from partita.launch import _send, run_ranks
 
 # Every rank writes down its process and one that it started, and then does what its row says.
 RANK = """
@@ -168,3 +168,15 @@ def test_the_driver_is_asked(
     assert (driver_gpus(), usable_gpus()) == (names, len(names))
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
     assert driver_gpus() == ()
+
+
+def test_an_id_that_another_process_has_now() -> None:
+    sleep = ["sleep", "600"]
+    ended = subprocess.Popen(["true"], process_group=0)
+    ended.wait()
+    with subprocess.Popen(sleep, process_group=0) as stranger, subprocess.Popen(sleep, process_group=0) as rank:
+        ended.pid = stranger.pid
+        assert _send([ended, rank], signal.SIGTERM)
+        assert rank.wait(10) == -signal.SIGTERM
+        assert alive([stranger.pid]) == [stranger.pid]
+        stranger.kill()

@@ -151,7 +151,7 @@ def raised(action: Callable[[], Any]) -> str:
 
 
 def alone_in(what: str, patience: float) -> str:
-    """Rank 0 does what all have to do; the others go on without."""
+    """Rank 0 does what all have to do; the others come late."""
     import contextlib
     import io
     import time
@@ -163,11 +163,18 @@ def alone_in(what: str, patience: float) -> str:
     model = build("gpt2")
     engine = initialize(model, Case("", "pp2"), optimizer=sgd(model))
     batch = batches(model, 0, [4] * ranks)[rank]
-    if what == "state_dict":
-        words = raised(engine.module.state_dict) if rank == 0 else ""
-        dist.barrier()
-        return words
     told = io.StringIO()
+    if what == "state_dict":
+        waited = engine.loop.together
+        waited.patience_seconds = 2 * patience
+        dist.barrier()
+        # Late, but not too late.
+        with contextlib.redirect_stderr(told):
+            time.sleep(1.5 * patience * rank)
+            engine.module.state_dict()
+        # Too late.
+        time.sleep(2.5 * patience * rank)
+        return told.getvalue() + raised(engine.module.state_dict)
     with contextlib.redirect_stderr(told):
         if rank:
             time.sleep(2 * patience)

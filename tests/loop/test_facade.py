@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from partita.adapters.torch.loop.facade import CHILD, FacadeError, occupy, require_free
+from partita.adapters.torch.loop.facade import CHILD, FacadeError, keep_dtype, occupy, require_free
 
 
 class Net(nn.Module):
@@ -75,6 +75,13 @@ def make_inputs_require_grads(module: nn.Module, *values: object) -> None: ...
         (lambda model: model.inner.register_forward_hook(hook), ['"inner"', "forward hook hook", "Remove the hook"]),
         (lambda model: model.inner.register_forward_pre_hook(hook), ['"inner"', "hook"]),
         (lambda model: model.register_forward_hook(hook), ['"Net"']),
+        (lambda model: model.inner.register_full_backward_hook(hook), ['"inner"', "the backward hook hook"]),
+        (lambda model: model.inner.register_full_backward_pre_hook(hook), ['"inner"', "the backward hook hook"]),
+        (lambda model: model.inner.weight.register_hook(hook), ['the parameter "inner.weight" has the hook hook']),
+        (
+            lambda model: model.own.register_post_accumulate_grad_hook(hook),
+            ['the parameter "own" has the hook hook', "Remove the hook"],
+        ),
         (lambda model: occupied(model), ["given to deepspeed.initialize before", "build the model anew"]),
     ],
 )
@@ -90,3 +97,49 @@ def test_a_hook_that_changes_nothing_may_stay() -> None:
     model = Net()
     model.inner.register_forward_hook(make_inputs_require_grads)
     require_free(model)
+
+
+@pytest.mark.parametrize("arguments", [{"prefix": "model."}, {"destination": {}}, {"keep_vars": True}], ids=str)
+def test_a_state_that_would_be_another(arguments: dict[str, object]) -> None:
+    with pytest.raises(FacadeError, match=r"Net\.state_dict takes no destination, prefix or keep_vars"):
+        occupied(Net()).state_dict(**arguments)
+
+
+def test_as_a_part_of_another_module() -> None:
+    with pytest.raises(FacadeError, match="is no part of another module's"):
+        nn.Sequential(occupied(Net())).state_dict()
+
+
+def test_the_state_of_a_part() -> None:
+    model = occupied(nn.Sequential(Net(), nn.Sequential(nn.ReLU(), nn.Linear(2, 2)), nn.Dropout()))
+    for part, name in ((model[0], "0"), (model[0].inner, r"0\.inner"), (model[1], "1"), (model[1][1], r"1\.1")):
+        with pytest.raises(FacadeError, match=rf"Sequential\.{name}\.state_dict: this rank holds a part of the model"):
+            part.state_dict()
+    # These have nothing that could be missing.
+    assert [dict(part.state_dict()) for part in (model[1][0], model[2])] == [{}, {}]
+    # What the model itself holds is read through its parts.
+    assert list(nn.Module.state_dict(model)) == ["0.kept", f"{CHILD}.weight", f"{CHILD}.bias"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: model.double(), lambda model: model.half(), lambda model: model.type(torch.float64),
+        lambda model: model.type("torch.DoubleTensor"), lambda model: model.to(torch.float64),
+    ],
+)  # fmt: skip
+def test_another_precision(change: object) -> None:
+    model = occupied(Net())
+    keep_dtype(model, torch.float32)
+    with pytest.raises(
+        FacadeError, match=r"Net can't be turned to torch\.float(16|64): its plan computes in torch.float32"
+    ):
+        change(model)  # type: ignore[operator]
+    assert model.type(torch.float32) is model.float() is model.to("cpu") is model
+
+
+def test_a_model_with_a_type_of_its_own() -> None:
+    model = occupied(Net())
+    model.type = "encoder"  # type: ignore[assignment, method-assign]
+    keep_dtype(model, torch.float32)
+    assert model.type == "encoder"

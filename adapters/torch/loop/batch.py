@@ -80,6 +80,11 @@ def given(
     plain: dict[str, Any] = {}
     for name, value in _named(bound, forward):
         if isinstance(value, Tensor):
+            if value.requires_grad and torch.is_grad_enabled():
+                raise InputError(
+                    f"{what} was called with {name}, which wants a gradient: a plan gives none to what the model is "
+                    "called with. Make it in the model, or call it with a detached one"
+                )
             tensors[name] = value.to(device)
         elif name == "num_items_in_batch" and isinstance(value, int):
             # It differs from step to step; as a plain value it would be part of the code.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from partita.adapters.torch.begin import loss_ops
 from partita.adapters.torch.loop.batch import Shape
@@ -18,10 +19,17 @@ from partita.spacetime.program import LocalOp, Place
 from partita.spacetime.prove_code import prove_code
 from partita.spacetime.transform import transform
 
-# Codes hold no weights: what is kept of them is the graph's description, a few MB for a large model.
+# Codes hold no weights: the graph's description, a few MB for a large model, and its constants (masks, positions).
 KEPT = 64
 # From so many shapes on, the time that they cost is told.
 MANY = 8
+
+
+class Mode(NamedTuple):
+    """Whether the model trains, and the paths of the modules that are in the other mode (a backbone in evaluation)."""
+
+    training: bool
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -51,21 +59,21 @@ class Codes:
         self.stage = stage
         self.place = place
         self.live = live
-        self.found: OrderedDict[tuple[Shape, bool, bool], Compiled] = OrderedDict()
+        self.found: OrderedDict[tuple[Shape, bool, Mode], Compiled] = OrderedDict()
         self.made = 0
         self.seconds = 0.0
 
-    def get(self, shape: Shape, *, learning: bool, training: bool) -> Compiled:
-        """The code for batches of this shape. ``learning``: gradients are wanted; ``training``: the model's mode.
+    def get(self, shape: Shape, *, learning: bool, mode: Mode) -> Compiled:
+        """The code for batches of this shape, in the model's mode. ``learning``: gradients are wanted.
 
         ModelError where the model can't be exported for it, or would read other parameters than those planned for.
         """
-        key = (shape, learning, training)
+        key = (shape, learning, mode)
         if key in self.found:
             self.found.move_to_end(key)
             return self.found[key]
         start = time.perf_counter()
-        compiled = self._compile(shape, learning, training)
+        compiled = self._compile(shape, learning, mode)
         self.made += 1
         self.seconds += time.perf_counter() - start
         if self.made == MANY and self.stage.context.rank == 0 and self.place.data == 0 and self.place.stage == 0:
@@ -79,14 +87,20 @@ class Codes:
             self.found.popitem(last=False)
         return compiled
 
-    def _compile(self, shape: Shape, learning: bool, training: bool) -> Compiled:
+    def _compile(self, shape: Shape, learning: bool, mode: Mode) -> Compiled:
         try:
             captured = capture_skeleton(
                 self.skeleton, shape.example(), name=self.plan.model, goal="loss" if learning else "outputs",
-                training=training,
+                training=mode.training, others=mode.others,
             )  # fmt: skip
         except ModelError as error:
             raise ModelError(f"{error} (called with {shape})") from error
+        known = {block for stage in self.plan.stages for block in stage.blocks}
+        if odd := [block.name for block in captured.graph.blocks if block.name not in known]:
+            raise ModelError(
+                f'called with {shape}, "{self.plan.model}" runs the block "{odd[0]}", which it doesn\'t for the inputs '
+                "that it was planned for"
+            )
         stages = [stage_code(stage) for stage in self.plan.stages]
         pieces = transform(captured.graph, stages, returned=self.live)
         prove_code(captured.graph, pieces, [stage.tp for stage in self.plan.stages])

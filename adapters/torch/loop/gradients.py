@@ -28,6 +28,7 @@ class Keeping:
         self.parameters = parameters
         self.factor = factor
         self.kept: list[Tensor | None] = [None] * len(parameters)
+        self.open = True
 
     def forward(self, batch: Batch, inputs: Batch, key: tuple[int, ...], code: Code) -> dict[str, Tensor]:
         return self.stage(batch, inputs, key, code)
@@ -48,11 +49,15 @@ class Keeping:
                 # A new tensor: autograd's own may be a view of another parameter's.
                 self.kept[index] = wide if before is None else before + wide
 
+    def require_open(self) -> None:
+        """RuntimeError, as torch's own for a graph that was freed, where the gradients were taken before."""
+        if not self.open:
+            raise RuntimeError("the gradients of this call were taken before: backward works once for each call")
+
     def take(self, scale: Tensor | float) -> list[Tensor]:
         """The gradients times ``scale`` ÷ factor, once: they are the receiver's from then on."""
-        kept, self.kept = self.kept, []
-        if not kept:
-            raise RuntimeError("the gradients of this loss were taken before: backward works once for each call")
+        self.require_open()
+        kept, self.kept, self.open = self.kept, [], False
         found = []
         for index, parameter in enumerate(self.parameters):
             gradient, kept[index] = kept[index], None
@@ -118,15 +123,13 @@ class Shown(torch.autograd.Function):
 
 
 class Results(torch.autograd.Function):
-    """A call's results, from which the loop makes its own loss. ``back`` takes their gradients (None where there is
-    none to give) and returns those of the parameters."""
+    """A call's results, from which the loop makes its own loss. ``back`` takes their gradients and returns those of the
+    parameters."""
 
     @staticmethod
     def forward(ctx: Any, back: Callable[[Sequence[Tensor]], list[Tensor]], count: int, *tensors: Tensor) -> Any:
         ctx.back, ctx.count = back, count
-        results = tuple(tensor.clone() for tensor in tensors[:count])
-        ctx.mark_non_differentiable(*(one for one in results if not one.is_floating_point()))
-        return results
+        return tuple(tensor.clone() for tensor in tensors[:count])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:

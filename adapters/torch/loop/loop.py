@@ -12,11 +12,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from partita.adapters.torch.begin import agree, count_targets
-from partita.adapters.torch.flush import Flush
+from partita.adapters.torch.flush import Engine, Flush
 from partita.adapters.torch.groups import Groups
 from partita.adapters.torch.loop.batch import Given, Shape
-from partita.adapters.torch.loop.codes import Codes, Compiled
-from partita.adapters.torch.loop.divide import Part, Slice, divide
+from partita.adapters.torch.loop.codes import Codes, Compiled, Mode
+from partita.adapters.torch.loop.divide import Part, divide
 from partita.adapters.torch.loop.gradients import Keeping, Kept, Looking, Results, Shown
 from partita.adapters.torch.loop.returned import build
 from partita.adapters.torch.loop.share import Move, batch_moves, move, own, share_shapes
@@ -56,7 +56,7 @@ class Loop:
     model (``alone``).
     """
 
-    def __init__(self, plan: Plan, prepared: Prepared, skeleton: Skeleton, seed: int):
+    def __init__(self, plan: Plan, prepared: Prepared, skeleton: Skeleton, seed: int, *, divided: bool):
         self.plan = plan
         self.program = prepared.lowered.program
         self.stage = prepared.stage
@@ -70,6 +70,9 @@ class Loop:
         copy = [d for d, place in self.program.places.items() if place.data == self.place.data]
         self.members = sorted(copy)
         self.alone = len(self.members) == 1
+        # Nobody else is needed to look: unless parameters are divided over copies (ZeRO-3).
+        self.sees = self.alone and not divided
+        self.looks = 0
         self.micro_batches = plan.stages[0].micro_batches
         self.codes = Codes(plan, skeleton, self.stage, self.place, live=self.lives)
         self.parameters = [p for p in self.stage.parameters_by_name.values() if p.requires_grad]
@@ -85,13 +88,13 @@ class Loop:
         """Whether a call leaves its autograd graph to the loop's backward, as a model without a plan does."""
         return self.alone and self.micro_batches == 1
 
-    def learn(self, batches: Batches, *, training: bool, factor: float = 1.0) -> Any:
+    def learn(self, batches: Batches, *, mode: Mode, factor: float = 1.0) -> Any:
         """What the model returns, with a gradient. Its loss is that of all ranks' batches; where it has none, results
         are this rank's own, and all forwards are held until the loss that is made of them goes backward.
 
         ``factor`` is the loss scale under which gradients are computed within the call.
         """
-        call = self._begin(batches, learning=True, training=training)
+        call = self._begin(batches, learning=True, mode=mode)
         graph = call.codes[0].captured.graph
         if self.lives and len(call.parts) == 1:
             found = self._live(call)
@@ -102,57 +105,63 @@ class Loop:
         self.steps += 1
         return build(call.codes[0].captured, found)
 
-    def learn_loss(self, batches: Batches, *, training: bool, factor: float = 1.0) -> Tensor:
+    def learn_loss(self, batches: Batches, *, mode: Mode, factor: float = 1.0) -> Tensor:
         """The loss of all ranks' batches, maybe several of each, in one flush. ModelError for a model without one."""
-        call = self._begin(batches, learning=True, training=training)
+        call = self._begin(batches, learning=True, mode=mode)
         if call.codes[0].captured.graph.loss is None:
             raise ModelError(f'"{self.plan.model}" returns no loss for these inputs; call it, and make one')
         found = self._loss(call, factor)
         self.steps += 1
         return found
 
-    def look(self, batches: Batches, *, training: bool) -> Any:
+    def look(self, batches: Batches, *, mode: Mode) -> Any:
         """What the model returns for this rank's batch, without a gradient."""
-        call = self._begin(batches, learning=False, training=training)
-        flush = Flush(self, Looking(self.stage), call.micro, [0.0] * len(call.parts), codes=self._own_codes(call))
+        call = self._begin(batches, learning=False, mode=mode)
+        assert not isinstance(batches, Exception)
+        self.looks += 1
+        # Learning draws by positive numbers, and must not draw otherwise because somebody looked.
+        flush = self._flush(call, Looking(self.stage), [0.0] * len(call.parts), draw=-self.looks)
         with torch.no_grad():
             flush.run(self._queue(call, forward_only(self._stages, len(call.parts))))
-        found = self._bring_home(call, flush)
-        self.steps += 1
-        return build(call.codes[call.mine[0]].captured, found)
+        captured = call.codes[call.mine[0]].captured
+        own = {name: batches[0].tensors[argument] for name, argument in captured.given.items()}
+        return build(captured, own | self._bring_home(call, flush))
 
-    def _begin(self, batches: Batches, *, learning: bool, training: bool) -> Call:
+    def _begin(self, batches: Batches, *, learning: bool, mode: Mode) -> Call:
         """Tell, agree, share. PartitaError on every rank where one can't go on."""
         failure = batches if isinstance(batches, Exception) else None
-        told: object = str(failure)
+        # None: this rank can't say what it was called with.
+        told: object = None
         if not isinstance(batches, Exception):
             told = tuple((one.shape, () if self.alone else one.scalars) for one in batches)
-        # Looking at a whole model is a rank's own affair.
         with nullcontext() if self.alone else self.together.waiting():
             everyones = share_shapes(told, self.groups.model, self.device)
         parts: list[Part] = []
         codes: list[Compiled] = []
         shapes: list[Shape] = []
-        if not any(isinstance(one, str) for one in everyones):
+        if not any(one is None for one in everyones):
             try:
                 shapes = [shape for one in everyones for shape, _ in one]
                 alike = len({scalars for one in everyones for _, scalars in one}) == 1
-                parts, codes = self._compile(shapes, learning, training, alike)
+                parts, codes = self._compile(shapes, learning, mode, alike)
             except PartitaError as error:
                 failure = failure or error
-        if not learning and self.alone and failure is not None:
+        alone = not learning and self.sees
+        if alone and failure is not None:
             raise failure
-        owners = [member for member, one in zip(self.members, everyones, strict=True) for _ in one]
-        mine = range(owners.index(self.groups.rank), owners.index(self.groups.rank) + owners.count(self.groups.rank))
         counted = torch.zeros((), dtype=torch.float64, device=self.device)
         if self.alone and failure is None:
             assert not isinstance(batches, Exception)
             micro = self._micro(parts, codes, own(batches, 0))
             counted = self._count(parts, codes, micro)
-            total = self._agree(None, counted) if learning else 0.0
+            total = 0.0 if alone else self._agree(None, counted)
+            owners, mine = [self.groups.rank] * len(shapes), range(len(shapes))
             return Call(tuple(parts), tuple(codes), tuple(micro), tuple(owners), mine, total)
+        # Where some rank has failed all of them end here.
         self._agree(failure, counted)
         assert not isinstance(batches, Exception)
+        owners = [member for member, one in zip(self.members, everyones, strict=True) for _ in one]
+        mine = range(owners.index(self.groups.rank), owners.index(self.groups.rank) + owners.count(self.groups.rank))
         wanted = {rank: self._reads(codes, rank) for rank in self.members}
         moves = batch_moves(list(zip(owners, shapes, strict=True)), wanted)
         held = move(moves, own(batches, mine.start), self.groups.rank, self.groups.values, self.device)
@@ -163,7 +172,7 @@ class Loop:
         return Call(tuple(parts), tuple(codes), tuple(micro), tuple(owners), mine, total)
 
     def _compile(
-        self, shapes: Sequence[Shape], learning: bool, training: bool, alike: bool
+        self, shapes: Sequence[Shape], learning: bool, mode: Mode, alike: bool
     ) -> tuple[list[Part], list[Compiled]]:
         """The micro-batches of the copy, and their codes.
 
@@ -171,12 +180,13 @@ class Loop:
         So do those whose scalars aren't ``alike``.
         """
         if learning:
-            whole = self.codes.get(shapes[0], learning=True, training=training)
-            apart = whole.captured.graph.loss is None or not alike
-            parts = divide(shapes, self.micro_batches * (len(shapes) // len(self.members)), apart=apart)
+            count = self.micro_batches * (len(shapes) // len(self.members))
+            parts = divide(shapes, count, apart=not alike)
+            if self.codes.get(parts[0].shape, learning=True, mode=mode).captured.graph.loss is None:
+                parts = divide(shapes, count, apart=True)
         else:
             parts = divide(shapes, len(shapes), apart=True)
-        return parts, [self.codes.get(part.shape, learning=learning, training=training) for part in parts]
+        return parts, [self.codes.get(part.shape, learning=learning, mode=mode) for part in parts]
 
     def _agree(self, failure: Exception | None, counted: Tensor) -> float:
         with self.together.waiting():
@@ -240,9 +250,11 @@ class Loop:
         program = self.program
         return turn_tasks(versions, self.groups.rank, program.places, program.devices_of, turns[self.place.stage])
 
-    @staticmethod
-    def _own_codes(call: Call) -> list[Any]:
-        return [code.code for code in call.codes]
+    def _flush(self, call: Call, engine: Engine, scales: Sequence[float], draw: int | None = None) -> Flush:
+        """A flush of the call's micro-batches. Their numbers differ from those of other copies, however many these
+        have."""
+        codes = [code.code for code in call.codes]
+        return Flush(self, engine, call.micro, scales, codes, draw=draw, first=self.place.data << 32)
 
     def _total(self, loss: Tensor) -> Tensor:
         """The sum over copies and stages; of ranks that share pieces one counts."""
@@ -252,7 +264,7 @@ class Loop:
 
     def _live(self, call: Call) -> dict[str, Tensor]:
         (code,), (batch,) = call.codes, call.micro
-        outputs = self.stage(batch, {}, (self.seed, self.steps, self.place.data), code.code)
+        outputs = self.stage(batch, {}, (self.seed, self.steps, self.place.data << 32), code.code)
         loss = code.captured.graph.loss
         if loss is not None:
             (scale,) = self._scales(call)
@@ -263,22 +275,24 @@ class Loop:
 
     def _loss(self, call: Call, factor: float) -> Tensor:
         keeping = Keeping(self.stage, self.parameters, factor)
-        flush = Flush(self, keeping, call.micro, self._scales(call), codes=self._own_codes(call))
+        flush = self._flush(call, keeping, self._scales(call))
         flush.run(self._queue(call, GENERATORS[self.plan.order.generator](self._stages, len(call.parts))))
         loss: Tensor = Kept.apply(keeping, self._total(flush.loss), *self.parameters)
         return loss
 
     def _results(self, call: Call) -> dict[str, Tensor]:
         keeping = Keeping(self.stage, self.parameters)
-        flush = Flush(self, keeping, call.micro, [0.0] * len(call.parts), codes=self._own_codes(call))
+        flush = self._flush(call, keeping, [0.0] * len(call.parts))
         queue = self._queue(call, GENERATORS["gpipe"](self._stages, len(call.parts)))
         turning = next(index for index, task in enumerate(queue) if task.kind == "backward" or _backwards(task))
         flush.run(queue[:turning])
         home = self._bring_home(call, flush)
+        flush.results.clear()
         names = [name for name, value in home.items() if value.is_floating_point()]
 
         def back(gradients: Sequence[Tensor]) -> list[Tensor]:
             # The loop means the average over all ranks; the framework averages over copies.
+            keeping.require_open()
             share = 1.0 / len(self.members)
             given = {name: gradient * share for name, gradient in zip(names, gradients, strict=True)}
             flush.seeds.update(self._take_back(call, given))
@@ -334,7 +348,8 @@ class Loop:
                 )
             if owner == self.groups.rank:
                 (one,) = call.parts[micro].slices
-                held[micro, name] = _rows(gradients[name], one, call.parts[micro])
+                whole = sum(part.slices[0].batch == one.batch for part in call.parts) == 1
+                held[micro, name] = gradients[name] if whole else gradients[name][one.start : one.stop]
         arrived = move(moves, held, self.groups.rank, self.groups.gradients, self.device)
         return {(name, micro): value for (micro, name), value in arrived.items()}
 
@@ -353,8 +368,3 @@ def _joined(name: str, values: Sequence[Tensor], parts: Sequence[Part]) -> Tenso
         f'the model returns "{name}" with shape {list(values[0].shape)}, which has no dim of samples, and the plan '
         f"divides a batch into {len(values)} micro-batches; hold micro_batches lower"
     )
-
-
-def _rows(gradient: Tensor, one: Slice, part: Part) -> Tensor:
-    """The part of a batch's gradient that belongs to a micro-batch of it."""
-    return gradient if gradient.shape[:1] in ((), (part.shape.samples,)) else gradient[one.start : one.stop]

@@ -8,10 +8,11 @@ import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 
+import torch
 import torch.distributed as dist
 
+from partita.adapters.torch.groups import patience_of
 from partita.adapters.torch.loop.facade import FacadeError
 
 # After so long others are said to be missing.
@@ -19,6 +20,14 @@ PATIENCE_SECONDS = 60.0
 # After so long a rank tells that it waits, so that it is not called missing itself.
 TOLD_SECONDS = 10.0
 LOOK_SECONDS = 2.0
+# How often at most a rank that waits asks for the others; a state_dict has them all within milliseconds.
+ASK_SECONDS = 0.25
+# What one rank has found of all of them.
+ALL_CAME = "all"
+REASONS = (
+    "one of them doesn't make the calls that every rank has to make, in training and in evaluation, or is still "
+    "reading the model for a new shape of batch"
+)
 
 
 class Together:
@@ -31,6 +40,7 @@ class Together:
         self.store = dist.PrefixStore(f"partita.{group.group_name}", dist.distributed_c10d._get_default_store())
         self.rank = dist.get_rank()
         self.ranks = range(dist.get_world_size())
+        self.patience_seconds = patience_of(torch.device(group._device_types[0])).total_seconds()
         self.entered = self.required = 0
         self.since: float | None = None
         threading.Thread(target=_look, args=(weakref.ref(self),), daemon=True).start()
@@ -46,18 +56,45 @@ class Together:
             self.since = None
 
     def require(self, what: str) -> None:
-        """Come together for ``what``. FacadeError where some rank doesn't come within ``PATIENCE_SECONDS``."""
+        """Come together for ``what``. A rank may rightly be late: it is writing a file, say.
+
+        FacadeError where one doesn't come while the job's own group would wait; the same on all that do, however late.
+        """
         self.required += 1
-        keys = [f"required.{self.required}.{rank}" for rank in self.ranks]
+        turn = f"required.{self.required}"
+        keys = [f"{turn}.{rank}" for rank in self.ranks]
         self.store.set(keys[self.rank], "")
-        try:
-            self.store.wait(keys, timedelta(seconds=PATIENCE_SECONDS))
-        except RuntimeError:
-            missing = [rank for rank, key in enumerate(keys) if not self.store.check([key])]
+        began = time.monotonic()
+        notice = min(PATIENCE_SECONDS, self.patience_seconds)
+        come = self._come(keys, began + notice)
+        if not come and notice < self.patience_seconds:
+            missing = self._missing(keys)
+            if missing:
+                _say(self.rank, what, missing, "every rank has to call it")
+            come = self._come(keys, began + self.patience_seconds)
+        found = ALL_CAME if come else " ".join(map(str, self._missing(keys))) or ALL_CAME
+        # The first to find decides for all: one that comes in the moment in which others give up doesn't go on alone.
+        decided = self.store.compare_set(f"{turn}.found", "", found).decode()
+        if decided != ALL_CAME:
             raise FacadeError(
-                f"{what} gathers from all ranks; ranks {missing} didn't call it within {PATIENCE_SECONDS:g} s. Call it "
-                "on every rank, and use what it returns on rank 0"
-            ) from None
+                f"{what} gathers from all ranks; ranks [{', '.join(decided.split())}] didn't call it within "
+                f"{self.patience_seconds:g} s. Call it on every rank, and use what it returns on rank 0"
+            )
+
+    def _come(self, keys: list[str], until: float) -> bool:
+        """Whether all keys are set before ``until``."""
+        pause = 0.001
+        # Not the store's own wait, which keeps this rank's other threads from the store, and prints that it ended.
+        while not self.store.check(keys):
+            if time.monotonic() >= until:
+                return False
+            time.sleep(pause)
+            pause = min(2 * pause, ASK_SECONDS)
+        return True
+
+    def _missing(self, keys: list[str]) -> list[int]:
+        """Ranks whose keys aren't set; the keys are in the order of the ranks."""
+        return [rank for rank, key in zip(self.ranks, keys, strict=True) if not self.store.check([key])]
 
 
 def _look(of: weakref.ref[Together]) -> None:
@@ -76,17 +113,17 @@ def _look(of: weakref.ref[Together]) -> None:
                 one.store.set(f"entered.{entered}.{one.rank}", "")
             if waited > PATIENCE_SECONDS and said < entered:
                 said = entered
-                missing = [rank for rank in one.ranks if not one.store.check([f"entered.{entered}.{rank}"])]
+                missing = one._missing([f"entered.{entered}.{rank}" for rank in one.ranks])
                 if missing:
-                    _say(one.rank, missing)
+                    _say(one.rank, "a call of the model", missing, REASONS)
         except RuntimeError:
             # The store is gone: so is the job.
             return
         del one
 
 
-def _say(rank: int, missing: list[int]) -> None:
+def _say(rank: int, where: str, missing: list[int], why: str) -> None:
     print(
-        f"partita: rank {rank} has waited {PATIENCE_SECONDS:g} s in a call of the model for ranks {missing}: every "
-        "rank has to make the same calls, in training and in evaluation", file=sys.stderr, flush=True,
+        f"partita: rank {rank} has waited {PATIENCE_SECONDS:g} s in {where} for ranks {missing}: {why}",
+        file=sys.stderr, flush=True,
     )  # fmt: skip
