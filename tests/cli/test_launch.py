@@ -87,7 +87,11 @@ def test_one_rank_ends_all(name: str, tmp_path: Path, capfd: pytest.CaptureFixtu
     ids=str,
 )  # fmt: skip
 def test_whoever_ends_the_launcher_ends_the_ranks(number: int, status: int, then: str, tmp_path: Path) -> None:
-    launcher = subprocess.Popen([sys.executable, "-c", LAUNCH, *["-", *rank(tmp_path, then)]], stderr=subprocess.PIPE)
+    # These tests may themselves run where a signal is ignored, under nohup say.
+    heeded = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL); "
+    heeded += "signal.signal(signal.SIGINT, signal.default_int_handler); "
+    command = [sys.executable, "-c", heeded + LAUNCH, "-", *rank(tmp_path, then)]
+    launcher = subprocess.Popen(command, stderr=subprocess.PIPE)
     started = processes(tmp_path)
     assert len(alive(started)) == 6
     launcher.send_signal(number)
