@@ -31,19 +31,14 @@ def compare(
             metavar="MODEL|PLAN.json...", show_default=False, help="A model as in partita plan, or files of plans."
         ),
     ],
-    cluster: Annotated[str | None, typer.Option(metavar="CLUSTER", help="Of a MODEL: see partita plan.")] = None,
-    global_batch: Annotated[
-        int | None,
-        typer.Option(parser=options.whole_number, metavar="SAMPLES", help="Of a MODEL: samples in one step."),
-    ] = None,
+    cluster: options.OfModelCluster = None,
+    global_batch: options.OfModelGlobalBatch = None,
     devices: options.Devices = None,
     seq: options.Seq = None,
-    precision: Annotated[str | None, typer.Option(metavar="NAME", help="bf16 (default), fp16, fp32 or fp64.")] = None,
-    optimizer: Annotated[str | None, typer.Option(metavar="NAME", help="adam (default) or sgd.")] = None,
+    precision: options.OfModelPrecision = None,
+    optimizer: options.OfModelOptimizer = None,
     memory_gib: options.MemoryGib = None,
-    target: Annotated[
-        str | None, typer.Option(metavar="NAME", help="deepspeed (default), megatron or partita.")
-    ] = None,
+    target: options.OfModelTarget = None,
     fix: options.Fix = None,
     as_json: options.Json = False,
 ) -> None:
@@ -67,15 +62,11 @@ def compare(
     else:
         if len(models) > 1:
             raise InputError(f"{len(models)} models ({', '.join(models)}): one is compared with the grid at a time")
-        if cluster is None or global_batch is None:
-            missing = [name for name, value in (("--cluster", cluster), ("--global-batch", global_batch)) if not value]
-            raise InputError(f"{models[0]} is a model and no plan: {' and '.join(missing)} must say what it is for")
         contenders, left_out = from_grid(
-            options.problem(
-                models[0], cluster, devices, global_batch, seq, precision or "bf16", optimizer or "adam", memory_gib,
-                target or "deepspeed", fix or (),
+            options.problem_of_model(
+                models[0], cluster, devices, global_batch, seq, precision, optimizer, memory_gib, target, fix
             )
-        )  # fmt: skip
+        )
     if as_json:
         answer.write_json(document(contenders, left_out))
     else:

@@ -28,19 +28,14 @@ def explain(
             metavar="PLAN.json|MODEL", show_default=False, help="A plan's file, or a model as in partita plan."
         ),
     ],
-    cluster: Annotated[str | None, typer.Option(metavar="CLUSTER", help="Of a MODEL: see partita plan.")] = None,
-    global_batch: Annotated[
-        int | None,
-        typer.Option(parser=options.whole_number, metavar="SAMPLES", help="Of a MODEL: samples in one step."),
-    ] = None,
+    cluster: options.OfModelCluster = None,
+    global_batch: options.OfModelGlobalBatch = None,
     devices: options.Devices = None,
     seq: options.Seq = None,
-    precision: Annotated[str | None, typer.Option(metavar="NAME", help="bf16 (default), fp16, fp32 or fp64.")] = None,
-    optimizer: Annotated[str | None, typer.Option(metavar="NAME", help="adam (default) or sgd.")] = None,
+    precision: options.OfModelPrecision = None,
+    optimizer: options.OfModelOptimizer = None,
     memory_gib: options.MemoryGib = None,
-    target: Annotated[
-        str | None, typer.Option(metavar="NAME", help="deepspeed (default), megatron or partita.")
-    ] = None,
+    target: options.OfModelTarget = None,
     fix: options.Fix = None,
     as_json: options.Json = False,
 ) -> None:
@@ -61,19 +56,15 @@ def explain(
 
         found = load_plan(model)
     else:
-        missing = [name for name, value in (("--cluster", cluster), ("--global-batch", global_batch)) if not value]
         if model.endswith(".json") and not Path(model).exists():
             raise InputError(f"{model}: no such file")
-        if cluster is None or global_batch is None:
-            raise InputError(f"{model} is a model and no plan: {' and '.join(missing)} must say what it is planned for")
         from partita.cli.plan import search
 
         found, _ = search(
-            options.problem(
-                model, cluster, devices, global_batch, seq, precision or "bf16", optimizer or "adam", memory_gib,
-                target or "deepspeed", fix or (),
+            options.problem_of_model(
+                model, cluster, devices, global_batch, seq, precision, optimizer, memory_gib, target, fix
             )
-        )  # fmt: skip
+        )
     if as_json:
         answer.write_json(document(found))
     else:

@@ -81,6 +81,14 @@ Fix = Annotated[
         help="Hold a decision: tp, pp, dp, zero, micro_batch, micro_batches, recompute or schedule. Repeat for more.",
     ),
 ]
+# Of verbs that take a plan's file or a MODEL: a file has answered these.
+OfModelCluster = Annotated[str | None, typer.Option(metavar="CLUSTER", help="Of a MODEL: see partita plan.")]
+OfModelGlobalBatch = Annotated[
+    int | None, typer.Option(parser=whole_number, metavar="SAMPLES", help="Of a MODEL: samples in one step.")
+]
+OfModelPrecision = Annotated[str | None, typer.Option(metavar="NAME", help="bf16 (default), fp16, fp32 or fp64.")]
+OfModelOptimizer = Annotated[str | None, typer.Option(metavar="NAME", help="adam (default) or sgd.")]
+OfModelTarget = Annotated[str | None, typer.Option(metavar="NAME", help="deepspeed (default), megatron or partita.")]
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON document on stdout.")]
 
 
@@ -101,4 +109,21 @@ def problem(
     return Problem(
         graph=load_model(model, seq, dtype), cluster=machine, global_batch=global_batch, precision=precision,
         optimizer=optimizer, target=target, memory_bytes=memory_bytes, fix=decisions,
+    )  # fmt: skip
+
+
+def problem_of_model(
+    model: str, cluster: str | None, devices: int | None, global_batch: int | None, seq: int | None,
+    precision: str | None, optimizer: str | None, memory_bytes: int | None, target: str | None,
+    fix: Sequence[str] | None,
+) -> Problem:  # fmt: skip
+    """The problem of a MODEL where options could be left out. InputError without the two that nothing can stand for."""
+    if cluster is None or global_batch is None:
+        from partita.errors import InputError
+
+        missing = [name for name, value in (("--cluster", cluster), ("--global-batch", global_batch)) if not value]
+        raise InputError(f"{model} is a model and no plan: {' and '.join(missing)} must say what it is planned for")
+    return problem(
+        model, cluster, devices, global_batch, seq, precision or "bf16", optimizer or "adam", memory_bytes,
+        target or "deepspeed", fix or (),
     )  # fmt: skip

@@ -6,6 +6,7 @@ idle and named by whoever prints the plan.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,7 +43,12 @@ class Placement:
 def place(cluster: Cluster, dp: int, tp: int, pp: int) -> Placement:
     """The placement of pp stages of dp × tp devices each. Needs pp·dp·tp ≤ the cluster's devices."""
     assert dp * tp * pp <= cluster.devices
-    nodes = np.asarray(cluster.node_of)[_devices(cluster, dp, tp, pp)].reshape(pp, dp, tp)
+    return placed(cluster, _devices(cluster, dp, tp, pp), dp, tp, pp)
+
+
+def placed(cluster: Cluster, devices: Sequence[int] | np.ndarray, dp: int, tp: int, pp: int) -> Placement:
+    """The placement of these devices, in the order (stage, data, tensor)."""
+    nodes = np.asarray(cluster.node_of)[np.asarray(devices)].reshape(pp, dp, tp)
     return Placement(
         cluster, dp, tp, pp,
         tp_crosses=bool((nodes != nodes[:, :, :1]).any()),

@@ -13,7 +13,7 @@ from math import ceil, prod
 import numpy as np
 
 from partita.cluster import Cluster, Link
-from partita.cluster.placement import Placement
+from partita.cluster.placement import Placement, placed
 from partita.cost.alike import Alike, alike, require_tp
 from partita.errors import PlanError
 from partita.graph import Graph
@@ -23,6 +23,7 @@ from partita.planner.candidates import Candidate
 from partita.planner.formula import ChainTable, segments
 from partita.planner.numbers import BlockSeconds, Numbers
 from partita.problem import Problem
+from partita.spacetime.lower import require_blocks
 from partita.spacetime.program import Transfer
 
 # With it, seconds of a collective are the bytes that a device sends.
@@ -97,14 +98,7 @@ def _candidate(plan: Plan) -> Candidate:
 
 
 def _bounds(graph: Graph, plan: Plan) -> tuple[int, ...]:
-    planned = [block for stage in plan.stages for block in stage.blocks]
-    blocks = [block.name for block in graph.blocks]
-    if planned != blocks:
-        odd = [name for name in planned if name not in blocks] or [name for name in blocks if name not in planned]
-        raise PlanError(
-            f'the plan has {len(planned)} blocks, model "{graph.name}" has {len(blocks)}; '
-            + (f"not in both: {', '.join(odd[:8])}" if odd else "their order differs or one occurs twice")
-        )
+    require_blocks(graph, plan)
     bounds = [0]
     for stage in plan.stages:
         bounds.append(bounds[-1] + len(stage.blocks))
@@ -120,13 +114,7 @@ def _placement(plan: Plan, cluster: Cluster, candidate: Candidate) -> Placement:
             f"it was planned for {plan.cluster}"
         )
     dp, tp, pp = candidate.mesh
-    nodes = np.asarray(cluster.node_of)[np.array(plan.devices)].reshape(pp, dp, tp)
-    return Placement(
-        cluster, dp, tp, pp,
-        tp_crosses=bool((nodes != nodes[:, :, :1]).any()),
-        dp_crosses=bool((nodes != nodes[:, :1, :]).any()),
-        boundary_crosses=tuple((nodes[1:] != nodes[:-1]).any(axis=(1, 2)).tolist()),
-    )  # fmt: skip
+    return placed(cluster, plan.devices, dp, tp, pp)
 
 
 def _check_cuts(plan: Plan, numbers: Numbers, candidate: Candidate) -> None:

@@ -30,14 +30,7 @@ def lower(graph: Graph, plan: Plan) -> Program:
     PlanError when the plan isn't this graph's: other blocks, other samples, stages of unlike shapes; or its program
     isn't valid.
     """
-    planned = [block for stage in plan.stages for block in stage.blocks]
-    blocks = [block.name for block in graph.blocks]
-    if planned != blocks:
-        odd = [name for name in planned if name not in blocks] or [name for name in blocks if name not in planned]
-        raise PlanError(
-            f'the plan has {len(planned)} blocks, graph "{graph.name}" has {len(blocks)}; '
-            + (f"not in both: {', '.join(odd)}" if odd else "their order differs or one occurs twice")
-        )
+    require_blocks(graph, plan)
     shapes = {(stage.dp, stage.tp, stage.samples, stage.micro_batches) for stage in plan.stages}
     if len(shapes) > 1:
         raise PlanError(f"stages of different dp, tp or micro-batch can't be lowered yet: {sorted(shapes)}")
@@ -64,3 +57,15 @@ def lower(graph: Graph, plan: Plan) -> Program:
         micro_batches, samples // dp, zero, graph.loss, shared,
     )  # fmt: skip
     return prove(graph, program)
+
+
+def require_blocks(graph: Graph, plan: Plan) -> None:
+    """PlanError unless the plan has the graph's blocks, all of them in their order."""
+    planned = [block for stage in plan.stages for block in stage.blocks]
+    blocks = [block.name for block in graph.blocks]
+    if planned != blocks:
+        odd = [name for name in planned if name not in blocks] or [name for name in blocks if name not in planned]
+        raise PlanError(
+            f'the plan has {len(planned)} blocks, model "{graph.name}" has {len(blocks)}; '
+            + (f"not in both: {', '.join(odd[:8])}" if odd else "their order differs or one occurs twice")
+        )

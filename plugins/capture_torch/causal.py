@@ -17,7 +17,7 @@ from partita.plugins.capture_torch.convert import decode
 
 # Masks of more elements (16,384 tokens squared) are not computed: it would take seconds and GiBs.
 LARGEST = 2**28
-MASK, PROBABILITY, CAUSAL = 3, 4, 5
+MASK, PROBABILITY = 3, 4
 
 
 def mark_causal(ops: Sequence[Op], tensors: Mapping[str, Tensor], buffers: Mapping[str, torch.Tensor]) -> list[Op]:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 
 from torch import Tensor, nn
 
 from partita.adapters.torch.loop.facade import CHILD
 from partita.adapters.torch.loop.loop import Loop
 from partita.adapters.torch.loop.share import Move, move
-from partita.adapters.torch.save import dense_parameters
-
-Gather = Callable[[nn.Parameter], AbstractContextManager[object]]
+from partita.adapters.torch.save import Gather, dense_parameters
 
 
 def dense_state(loop: Loop, module: nn.Module, gather: Gather | None) -> dict[str, Tensor]:

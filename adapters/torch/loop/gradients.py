@@ -14,7 +14,29 @@ from partita.adapters.torch.begin import Batch
 from partita.adapters.torch.stage import Code, StageModule
 
 
-class Keeping:
+class Looking:
+    """An engine for the turns of a call, without gradients."""
+
+    averages = False
+
+    def __init__(self, stage: StageModule):
+        self.stage = stage
+
+    def forward(self, batch: Batch, inputs: Batch, key: tuple[int, ...], code: Code) -> dict[str, Tensor]:
+        return self.stage(batch, inputs, key, code)
+
+    def backward(
+        self, outputs: Sequence[Tensor], gradients: Sequence[Tensor | None], leaves: Sequence[Tensor] = ()
+    ) -> None:
+        raise AssertionError("nothing learns here")
+
+    def reduce(self) -> None:
+        raise AssertionError("a call has turns alone")
+
+    update = reduce
+
+
+class Keeping(Looking):
     """An engine for the turns of a call, which adds up the gradients of ``parameters`` apart from ``.grad``.
 
     So the framework's hooks see one gradient a call, at the moment when the loop's own backward runs. In 16 bits they
@@ -24,14 +46,11 @@ class Keeping:
     averages = True
 
     def __init__(self, stage: StageModule, parameters: Sequence[nn.Parameter], factor: float = 1.0):
-        self.stage = stage
+        super().__init__(stage)
         self.parameters = parameters
         self.factor = factor
         self.kept: list[Tensor | None] = [None] * len(parameters)
         self.open = True
-
-    def forward(self, batch: Batch, inputs: Batch, key: tuple[int, ...], code: Code) -> dict[str, Tensor]:
-        return self.stage(batch, inputs, key, code)
 
     def backward(
         self, outputs: Sequence[Tensor], gradients: Sequence[Tensor | None], leaves: Sequence[Tensor] = ()
@@ -67,33 +86,6 @@ class Keeping:
                 else (gradient * (scale / self.factor)).to(parameter.dtype)
             )
         return found
-
-    def reduce(self) -> None:
-        raise AssertionError("a call has turns alone")
-
-    update = reduce
-
-
-class Looking:
-    """An engine for turns without gradients."""
-
-    averages = False
-
-    def __init__(self, stage: StageModule):
-        self.stage = stage
-
-    def forward(self, batch: Batch, inputs: Batch, key: tuple[int, ...], code: Code) -> dict[str, Tensor]:
-        return self.stage(batch, inputs, key, code)
-
-    def backward(
-        self, outputs: Sequence[Tensor], gradients: Sequence[Tensor | None], leaves: Sequence[Tensor] = ()
-    ) -> None:
-        raise AssertionError("nothing learns here")
-
-    def reduce(self) -> None:
-        raise AssertionError("nothing learns here")
-
-    update = reduce
 
 
 class Kept(torch.autograd.Function):
