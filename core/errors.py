@@ -52,7 +52,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f" Known: {', '.join(names)}." if names else ""
 
 
-def listed(numbers: Iterable[int]) -> str:
+def listed(numbers: Iterable[object]) -> str:
     """``1, 2, 3 and 6`` for a message."""
     words = [str(number) for number in numbers]
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

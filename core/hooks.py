@@ -21,9 +21,13 @@ from partita.errors import InputError, nearest
 if TYPE_CHECKING:
     import typer
 
+    from partita.cluster import Cluster
+    from partita.draft import Draft
     from partita.graph import Graph
     from partita.plan import Plan
     from partita.problem import Problem
+    from partita.schedules import Schedule
+    from partita.simulate import Simulation
 
 NAME = "partita"
 
@@ -56,6 +60,17 @@ def partita_capture(model: str, samples: int, seq: int | None, dtype: str) -> Gr
     """
 
 
+@hookspec(firstresult=True)
+def partita_module(model: str, seq: int | None) -> tuple[Callable[[], Any], Callable[[int], Mapping[str, Any]]] | None:
+    """The torch module of a model that a user named, as its author wrote it.
+
+    Called by ``verify``, with the text as the user wrote it; ``seq`` is as in ``partita_capture``. The result is a
+    function that builds the module, whole and with weights, and one that gives its arguments by name for a number of
+    samples, of which shapes, dtypes and ranges count. None means that the text is not of the kind that this plugin
+    reads.
+    """
+
+
 @hookspec
 def partita_recipe() -> Recipe | None:
     """A recipe.
@@ -80,6 +95,35 @@ def partita_planner(problem: Problem) -> Plan | None:
     Called by ``plan`` and ``explain`` once the model and the cluster are known. The first engine that returns a plan
     wins; the exact chain planner comes last. None leaves the problem to the next engine; Infeasible says that nothing
     fits, and ends the search.
+    """
+
+
+@hookspec
+def partita_library() -> Mapping[str, Callable[[Draft], None]] | None:
+    """Plans that people make by hand, by name.
+
+    Called for ``--plan-function NAME``. A function records cuts, devices and an order into the ``partita.draft.Draft``
+    that it is given. None means that there is none to offer now; two plugins with one name are an error.
+    """
+
+
+@hookspec(firstresult=True)
+def partita_report(simulation: Simulation, plan: Plan, cluster: Cluster, path: Path) -> bool | None:
+    """Writes a simulated step into a file for people to look at.
+
+    Called by ``simulate --report FILE`` once the step has been simulated; ``path`` is FILE, and its suffix says what is
+    wanted (``.html``). True: it has been written, whole. None leaves the file to the next plugin; where none writes it,
+    the suffix is the user's error. What can't be written is an InputError.
+    """
+
+
+@hookspec(firstresult=True)
+def partita_schedule(name: str) -> Schedule | None:
+    """The schedule that plans write by this name.
+
+    Called for an order's generator that isn't one of Partita's own, by whoever lowers, proves or runs a plan. Its turns
+    have to be the same wherever they are asked for: each rank makes them for itself. None leaves the name to the next
+    plugin; where no plugin knows it, the plan is wrong.
     """
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ from pydantic import ConfigDict, TypeAdapter
 
 from partita.errors import InputError
 from partita.files import parse_json, write_text
+from partita.schedules.turn import Turn
 
 STRICT = ConfigDict(extra="forbid")
 
@@ -68,9 +70,12 @@ class Strategy:
 
 @dataclass(frozen=True)
 class Stage:
-    """Blocks in order and the devices that hold them: ``devices[d * tp + t]``.
+    """Blocks in order and the devices that hold them, row-major over the space axes; without others
+    ``devices[d * tp + t]``.
 
-    ``samples`` is what one turn takes over all dp replicas: samples × micro_batches = global batch.
+    ``samples`` is what one turn takes over all dp replicas: samples × micro_batches = global batch. ``other_axes`` are
+    those beyond data, tensor and micro: of space between data and tensor (context, expert), of turns inside a block
+    (co-shard).
     """
 
     __pydantic_config__ = STRICT
@@ -83,26 +88,40 @@ class Stage:
     samples: int
     micro_batches: int
     strategies: tuple[Strategy, ...]
+    other_axes: tuple[Axis, ...] = ()
 
     @property
     def axes(self) -> tuple[Axis, ...]:
         """The stage's mesh, as its devices are listed (``data`` major), and its turns."""
         return (
             Axis("data", self.dp, "space"),
-            Axis("tensor", self.tp, "space"),
+            *self.inner,
             Axis("micro", self.micro_batches, "turns"),
+            *(axis for axis in self.other_axes if axis.kind == "turns"),
         )
+
+    @property
+    def inner(self) -> tuple[Axis, ...]:
+        """The space axes inside one data-parallel copy, major first; ``tensor`` is the last."""
+        return (*(axis for axis in self.other_axes if axis.kind == "space"), Axis("tensor", self.tp, "space"))
+
+    @property
+    def width(self) -> int:
+        """How many devices hold one data-parallel copy."""
+        return prod(axis.size for axis in self.inner)
 
 
 @dataclass(frozen=True)
 class Order:
-    """A named generator of schedules with its arguments."""
+    """A named generator of schedules with its arguments; or, named ``turns``, every device's turns themselves."""
 
     __pydantic_config__ = STRICT
 
-    generator: Literal["1f1b", "gpipe"]
+    generator: str
     stages: int
     micro_batches: int
+    arguments: dict[str, int] = field(default_factory=dict)
+    turns: dict[int, tuple[Turn, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -228,8 +247,8 @@ class Plan:
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """All devices in the order of ranks: stage after stage."""
-        return tuple(device for stage in self.stages for device in stage.devices)
+        """All devices, each once, in the order of ranks: stage after stage."""
+        return tuple(dict.fromkeys(device for stage in self.stages for device in stage.devices))
 
 
 @cache
@@ -256,10 +275,14 @@ def load_plan(path: str | Path) -> Plan:
 def check_plan(plan: Plan, where: str) -> Plan:
     """The plan itself, if its counts close; otherwise InputError with the numbers."""
     for stage in plan.stages:
-        if len(stage.devices) != stage.dp * stage.tp:
+        if len(stage.devices) != stage.dp * stage.width:
+            sizes = " times ".join(f"{axis.name}={axis.size}" for axis in stage.inner)
             raise InputError(
-                f'{where}: stage "{stage.name}" has {len(stage.devices)} devices, but dp={stage.dp} times tp={stage.tp}'
+                f'{where}: stage "{stage.name}" has {len(stage.devices)} devices, but dp={stage.dp} times {sizes}'
             )
+        if len(set(stage.devices)) < len(stage.devices):
+            twice = next(device for device in stage.devices if stage.devices.count(device) > 1)
+            raise InputError(f'{where}: device {twice} stands in stage "{stage.name}" twice')
         if stage.samples * stage.micro_batches != plan.global_batch:
             raise InputError(
                 f'{where}: stage "{stage.name}" takes {stage.samples} samples in {stage.micro_batches} micro-batches, '
@@ -274,7 +297,4 @@ def check_plan(plan: Plan, where: str) -> Plan:
             odd = [axis for cut in strategy.cuts for axis in cut.axes if axis not in axes]
             if odd:
                 raise InputError(f'{where}: block "{block}" is cut along "{odd[0]}"; a stage has {", ".join(axes)}')
-    twice = [device for device in set(plan.devices) if plan.devices.count(device) > 1]
-    if twice:
-        raise InputError(f"{where}: device {min(twice)} serves two stages")
     return plan

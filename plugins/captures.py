@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 from partita.hooks import hookimpl
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
     from partita.graph import Graph
 
 CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -53,3 +56,12 @@ class TorchModule:
         from partita.plugins.capture_torch.function import capture_function
 
         return capture_function(model, seq, dtype)
+
+    @staticmethod
+    @hookimpl(trylast=True)
+    def partita_module(model: str) -> tuple[Callable[[], Any], Callable[[int], Mapping[str, Any]]] | None:
+        if Path(model).exists() or not CALLABLE.fullmatch(model):
+            return None
+        from partita.plugins.capture_torch.function import module_of_function
+
+        return module_of_function(model)

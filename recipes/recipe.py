@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 # The files that the user gave, by the name of their option; None for the recipe's own data.
 Files = Mapping[str, Path | None]
 
+# What builds a model, and its arguments by name for a number of samples.
+Module = tuple[Callable[[], Any], Callable[[int], Mapping[str, Any]]]
+
 
 class Workload(NamedTuple):
     """What is trained.

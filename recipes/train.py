@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from partita.adapters.deepspeed.initialize import initialize
-from partita.adapters.torch.engine import TorchEngine
+from partita.adapters.torch.engine import TorchEngine, optimizers
 from partita.adapters.torch.prepare import DTYPES, Lowered, lower_model, prepare, realiser
 from partita.errors import PartitaError
 from partita.files import write_text
@@ -61,7 +61,7 @@ def trainer(plan: Plan, lowered: Lowered, given: argparse.Namespace, device: tor
         )
         return Trainer(engine.train_batch, engine.save_checkpoint)
     prepared = prepare(lowered, seed=given.seed, device=device, realise=realiser(lowered, plan.target))
-    plain = TorchEngine(prepared.stage, prepared.groups, adam(prepared.stage.trained))
+    plain = TorchEngine(prepared.stages, prepared.groups, optimizers(prepared.stages, adam))
     return Trainer(lambda batches: prepared.runtime.step(batches, plain), None)
 
 
@@ -87,7 +87,7 @@ def train(recipe: TrainedRecipe, files: Files, given: argparse.Namespace) -> Non
     lowered = lower_model(plan, work.model, work.example)
     trained = trainer(plan, lowered, given, device)
 
-    place, stage = lowered.program.places[dist.get_rank()], plan.stages[0]
+    place, stage = lowered.program.places[dist.get_rank()][0], plan.stages[0]
     predicted, losses = plan.predicted.step_seconds, []
     for step in range(given.steps):
         start = time.perf_counter()

@@ -123,7 +123,7 @@ class PlannedEngine(DeepSpeedEngine):
 
     def clip_fp32_gradients(self) -> None:
         # DeepSpeed's own counts whole parameters on the first model-parallel rank alone: later stages would be missed.
-        self._global_grad_norm = clip_gradients(self.runtime.stage, self.runtime.groups, self.gradient_clipping())
+        self._global_grad_norm = clip_gradients(self.runtime.stages, self.runtime.groups, self.gradient_clipping())
 
 
 class Calls:
@@ -135,7 +135,7 @@ class Calls:
         self.engine = engine
         self.remaining = sum(task.kind == "backward" for task in engine.runtime.queue)
         # An average over one copy: DeepSpeed would copy all gradients to a buffer and back. ZeRO-1 does more than that.
-        self.alone = engine.runtime.groups.data is None and not engine.zero_optimization()
+        self.alone = engine.runtime.place.stage not in engine.runtime.groups.data and not engine.zero_optimization()
 
     def forward(self, batch: Batch, inputs: Batch, key: tuple[int, ...], code: Code) -> dict[str, Tensor]:
         return self.engine(batch, inputs, key, code)
@@ -157,7 +157,7 @@ class Calls:
             self.engine._backward_prologue()
         self.engine.backward(scalar, scale_wrt_gas=False)
 
-    def reduce(self) -> None:
+    def reduce(self, stage: int) -> None:
         if self.engine.partitions_gradients or self.alone:
             return
         self.engine.boundary = True
@@ -166,7 +166,7 @@ class Calls:
         else:
             self.engine.allreduce_gradients()
 
-    def update(self) -> None:
+    def update(self, stage: int) -> None:
         self.engine.boundary = True
         self.engine._take_model_step(None)
         self.engine.boundary = False

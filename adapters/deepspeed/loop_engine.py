@@ -238,7 +238,7 @@ class LoopEngine(PlannedEngine):
                 failure = InputError(f"{save_dir}: can't be made: {error.strerror}")
             except PartitaError as error:
                 failure = error
-        agree(self.loop.groups.values, failure, torch.zeros((), dtype=torch.float64, device=self.loop.device))
+        agree(self.loop.groups.everyone, failure, torch.zeros((), dtype=torch.float64, device=self.loop.device))
         return True
 
 
@@ -249,12 +249,12 @@ class _Ending(Calls):
         super().__init__(engine)
         self.lr_kwargs = lr_kwargs
 
-    def reduce(self) -> None:
+    def reduce(self, stage: int) -> None:
         # Without a pipeline DeepSpeed's backward has averaged them.
         if self.engine.staged:
-            super().reduce()
+            super().reduce(stage)
 
-    def update(self) -> None:
+    def update(self, stage: int) -> None:
         self.engine.boundary = True
         self.engine.apply(self.lr_kwargs)
 

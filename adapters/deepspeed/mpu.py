@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch.distributed as dist
 
 from partita.adapters.torch.groups import Groups
+from partita.adapters.torch.wires import ProcessGroup
 from partita.spacetime.program import Program
 
 
@@ -16,10 +17,13 @@ class Mpu:
     """
 
     def __init__(self, program: Program, groups: Groups):
-        self._program, self._place = program, program.places[groups.rank]
+        self._program, self._place = program, program.only_place(groups.rank)
         # DeepSpeed can't take None for a group of one.
-        alone = _groups_of_one()
-        self._model, self._data, self._tensor = (g or alone for g in (groups.model, groups.data, groups.tensor))
+        alone, stage = _groups_of_one(), self._place.stage
+        found = (groups.model, groups.data.get(stage), groups.axes[stage].get("tensor"))
+        self._model, self._data, self._tensor = (
+            group.process_group if isinstance(group, ProcessGroup) else alone for group in found
+        )
 
     def get_model_parallel_group(self) -> dist.ProcessGroup:
         return self._model

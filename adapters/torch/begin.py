@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from partita.adapters.torch.groups import Groups
 from partita.adapters.torch.stage import Code, StageModule
+from partita.adapters.torch.wires import Group
 from partita.errors import InputError, PartitaError
 from partita.graph import Loss
 from partita.spacetime.program import LocalOp, Piece, Program
@@ -23,17 +23,17 @@ Batch = Mapping[str, Tensor]
 class Beginning:
     """One rank's view of it. ``take`` is collective over all ranks: one sum of two numbers, once a step."""
 
-    def __init__(self, program: Program, stage: StageModule, groups: Groups, device: torch.device):
+    def __init__(self, program: Program, stages: Mapping[int, StageModule], groups: Groups, device: torch.device):
         self.program = program
-        self.stage = stage
-        self.group = groups.values
+        self.stages = stages
+        self.group = groups.everyone
         self.device = device
-        place = program.places[groups.rank]
         loss = program.loss
         # Ranks that share a stage's pieces have the same labels: one of them counts.
-        counts = (place.stage, place.tensor) == (program.loss_stage, 0)
-        self.counted = loss if loss is not None and loss.weighting == "tokens" and counts else None
-        self.loss_ops = loss_ops(stage.piece, loss)
+        stage = program.loss_stage
+        counts = stage in stages and program.place(groups.rank, stage).tensor == 0
+        self.counted = stages[stage] if loss is not None and loss.weighting == "tokens" and counts else None
+        self.loss_ops = loss_ops(self.counted.piece, loss) if self.counted is not None else ()
 
     def take(self, batches: Iterator[Batch]) -> tuple[list[dict[str, Tensor]], float]:
         """The step's micro-batches, and what the loss of each counts for in the loss of the global batch: one over all
@@ -46,7 +46,7 @@ class Beginning:
         try:
             micro = [self._micro_batch(batches, index) for index in range(program.micro_batches)]
             if self.counted is not None:
-                counted = count_targets(self.stage, self.stage.code, self.counted, self.loss_ops, micro)
+                counted = count_targets(self.counted, self.counted.code, program.loss, self.loss_ops, micro)
         except Exception as error:  # a user's iterator may raise anything
             failure = error
         tokens = agree(self.group, failure, counted)
@@ -69,15 +69,16 @@ class Beginning:
                 f"the iterator ended after {index} micro-batches, the plan needs {self.program.micro_batches} a step"
             ) from None
         found = {}
-        for name in self.stage.piece.batch:
+        needed = {name: stage.code for stage in self.stages.values() for name in stage.piece.batch}
+        for name, code in needed.items():
             if name not in batch:
                 raise InputError(f'the batch has no "{name}"; it has {", ".join(batch)}')
-            shape, wanted = tuple(batch[name].shape), self.stage.code.input_shapes[name]
+            shape, wanted = tuple(batch[name].shape), code.input_shapes[name]
             if shape != wanted:
                 raise InputError(
                     f'micro-batch {index}: "{name}" has shape {list(shape)}, the plan was lowered for {list(wanted)}'
                 )
-            dtype, planned = str(batch[name].dtype).removeprefix("torch."), self.stage.code.input_dtypes[name]
+            dtype, planned = str(batch[name].dtype).removeprefix("torch."), code.input_dtypes[name]
             if dtype != planned:
                 raise InputError(
                     f'micro-batch {index}: "{name}" has dtype {dtype}, the plan was lowered for {planned}; '
@@ -87,21 +88,20 @@ class Beginning:
         return found
 
 
-def agree(group: dist.ProcessGroup, failure: Exception | None, number: Tensor) -> float:
+def agree(group: Group, failure: Exception | None, number: Tensor) -> float:
     """The sum of every rank's number, on every rank; collective over the group.
 
     Where a rank has a failure, InputError on every rank, the same one: that of the first rank that has one.
     """
     facts = torch.stack([torch.full_like(number, failure is not None, dtype=torch.float64), number.double()])
-    dist.all_reduce(facts, group=group)
+    group.sum(facts)
     failed, total = facts.tolist()
     if not failed:
         return float(total)
     mine = None
     if failure is not None:
         mine = str(failure) if isinstance(failure, PartitaError) else f"{type(failure).__name__}: {failure}"
-    everyones: list[str | None] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(everyones, mine, group=group)
+    everyones: list[str | None] = group.objects(mine)
     rank, message = next((rank, text) for rank, text in enumerate(everyones) if text is not None)
     where = "" if all(text == message for text in everyones) else f"rank {rank}: "
     # The traceback of something that isn't ours says where in the user's code it happened.
@@ -109,9 +109,10 @@ def agree(group: dist.ProcessGroup, failure: Exception | None, number: Tensor) -
 
 
 def count_targets(
-    stage: StageModule, code: Code, loss: Loss, ops: tuple[LocalOp, ...], micro: Sequence[Batch]
+    stage: StageModule, code: Code, loss: Loss | None, ops: tuple[LocalOp, ...], micro: Sequence[Batch]
 ) -> Tensor:
     """How many targets of these micro-batches count."""
+    assert loss is not None
     assert loss.targets is not None
     total = torch.zeros((), dtype=torch.float64, device=stage.context.device)
     for batch in micro:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from partita.adapters.torch.begin import Batch
 from partita.adapters.torch.groups import Groups
@@ -17,58 +16,75 @@ class TorchEngine:
     """Adds up what a stage's copies computed (each loss counts its share of the global batch), clips, steps."""
 
     def __init__(
-        self, stage: StageModule, groups: Groups, optimizer: torch.optim.Optimizer, clip_norm: float | None = None
+        self,
+        stages: Mapping[int, StageModule],
+        groups: Groups,
+        optimizers: Mapping[int, torch.optim.Optimizer],
+        clip_norm: float | None = None,
     ):
-        self.stage = stage
+        self.stages = stages
         self.groups = groups
-        self.optimizer = optimizer
+        self.optimizers = optimizers
         self.clip_norm = clip_norm
+        self.clipped = False
 
     averages = False
 
     def forward(self, batch: Batch, inputs: Batch, key: tuple[int, ...], code: Code) -> dict[str, Tensor]:
-        return self.stage(batch, inputs, key, code)
+        return self.stages[code.piece.stage](batch, inputs, key, code)
 
     def backward(
         self, outputs: Sequence[Tensor], gradients: Sequence[Tensor | None], leaves: Sequence[Tensor] = ()
     ) -> None:
         torch.autograd.backward(list(outputs), list(gradients))
 
-    def reduce(self) -> None:
-        for parameter in self.stage.trained.values():
+    def reduce(self, stage: int) -> None:
+        self.clipped = False
+        for name, parameter in self.stages[stage].trained.items():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-            if self.groups.data is not None:
-                dist.all_reduce(parameter.grad, group=self.groups.data)
+            for axis in self.stages[stage].piece.partial.get(name, ()):
+                self.groups.axes[stage][axis].sum(parameter.grad)
+            if stage in self.groups.data:
+                self.groups.data[stage].sum(parameter.grad)
 
-    def update(self) -> None:
-        if self.clip_norm is not None:
-            clip_gradients(self.stage, self.groups, self.clip_norm)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+    def update(self, stage: int) -> None:
+        if self.clip_norm is not None and not self.clipped:
+            clip_gradients(self.stages, self.groups, self.clip_norm)
+            self.clipped = True
+        if optimizer := self.optimizers.get(stage):
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
 
 
-def global_norm(stage: StageModule, groups: Groups) -> float:
+def optimizers(
+    stages: Mapping[int, StageModule], make: Callable[[Mapping[str, nn.Parameter]], torch.optim.Optimizer]
+) -> dict[int, torch.optim.Optimizer]:
+    """One for each stage that has something to train, made from its parameters by name."""
+    return {number: make(stage.trained) for number, stage in stages.items() if stage.trained}
+
+
+def global_norm(stages: Mapping[int, StageModule], groups: Groups) -> float:
     """The gradient norm of the whole model, each parameter once: shared ones by their owner, whole ones by rank 0.
 
     Collective over the devices of one copy of the model.
     """
-    device = stage.context.device
-    total = torch.zeros((), dtype=torch.float64, device=device)
-    for name, parameter in stage.trained.items():
-        cut = stage.piece.parameters[name] is not None
-        if parameter.grad is not None and (cut or stage.context.rank == 0):
-            total += parameter.grad.double().pow(2).sum()
+    total = torch.zeros((), dtype=torch.float64, device=next(iter(stages.values())).context.device)
+    for stage in stages.values():
+        for name, parameter in stage.trained.items():
+            if parameter.grad is not None and stage.counts(name):
+                total += parameter.grad.double().pow(2).sum()
     if groups.model is not None:
-        dist.all_reduce(total, group=groups.model)
+        groups.model.sum(total)
     return float(total.sqrt())
 
 
-def clip_gradients(stage: StageModule, groups: Groups, largest: float) -> float:
+def clip_gradients(stages: Mapping[int, StageModule], groups: Groups, largest: float) -> float:
     """Scale this rank's gradients so that the whole model's norm is at most ``largest``; the norm before."""
-    norm = global_norm(stage, groups)
+    norm = global_norm(stages, groups)
     if norm > largest:
-        for parameter in stage.trained.values():
-            if parameter.grad is not None:
-                parameter.grad.mul_(largest / (norm + 1e-6))
+        for stage in stages.values():
+            for parameter in stage.trained.values():
+                if parameter.grad is not None:
+                    parameter.grad.mul_(largest / (norm + 1e-6))
     return norm

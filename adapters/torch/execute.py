@@ -8,21 +8,32 @@ recomputation repeats its mask exactly.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from partita.adapters.torch.collectives import Enter, Gather, Sum, vocabulary_cross_entropy, vocabulary_embedding
+from partita.adapters.torch.collectives import (
+    Enter,
+    Exchange,
+    Gather,
+    GatherEntered,
+    Scatter,
+    Slice,
+    Sum,
+    vocabulary_cross_entropy,
+    vocabulary_embedding,
+)
+from partita.adapters.torch.put_off import PutOff, product
+from partita.adapters.torch.wires import Group
 from partita.errors import ModelError
 from partita.graph.table import argument
 from partita.plugins.capture_torch.convert import decode
-from partita.spacetime.program import LocalOp
+from partita.spacetime.program import COLLECTIVES, LocalOp
 from partita.spacetime.transform import RANDOM
 
 # Where an op's probability of dropping stands among its arguments.
@@ -31,12 +42,18 @@ PROBABILITY = {"dropout": (1, "p"), "native_dropout": (1, "p"), "scaled_dot_prod
 
 @dataclass(frozen=True)
 class Context:
-    """What an op may need beside its inputs: the device, the group that shares the pieces, the key of random draws."""
+    """What an op may need beside its inputs: the device, the groups and its coordinates along the inner axes of the
+    stage, the key of random draws. Along an axis without a group the device is alone."""
 
     device: torch.device
-    group: dist.ProcessGroup | None
-    rank: int
+    groups: Mapping[str, Group] = field(default_factory=dict)
+    coordinates: Mapping[str, int] = field(default_factory=dict)
     key: tuple[int, ...] = ()
+    put_off: PutOff | None = None
+
+    def group(self, local: LocalOp) -> Group:
+        """The group that an op's form speaks of."""
+        return self.groups[local.axes[-1]]
 
 
 @cache
@@ -59,26 +76,68 @@ def compiled(local: LocalOp, device: torch.device) -> Call:
 
     All that the graph says is read here, once: a stage calls it for every micro-batch.
     """
-    if local.form == "enter":
-        return lambda tensors, context: [Enter.apply(tensors[0], context.group)]
-    if local.form == "sum":
-        return lambda tensors, context: [Sum.apply(tensors[0], context.group)]
-    if local.form == "gather":
-        dim, size = local.op.attributes["dim"], local.op.attributes["size"]
-        return lambda tensors, context: [Gather.apply(tensors[0], dim, size, context.group)]
+    if local.form in COLLECTIVES:
+        return _collective(local)
+    if local.form == "product":
+        return lambda tensors, context: [_product(local, tensors, context)]
+    if local.form == "bias":
+        return lambda tensors, context: [tensors[0] + tensors[1]]
     if local.form == "row":
         return lambda tensors, context: [_row(local, tensors, context)]
     if local.form == "vocabulary":
         return lambda tensors, context: [_vocabulary(local, tensors, context)]
     call = _operator_call(local, device)
-    if not is_random(local):
+    if local.form == "queries":
+        call = _operator_call(_masked(local), device)
+    elif local.op.kind == "linear" or _plain_addmm(local):
+        return lambda tensors, context: (
+            call(tensors) if context.put_off is None else [_put_off(local, tensors, context)]
+        )
+    elif not is_random(local):
         return lambda tensors, context: call(tensors)
 
-    def random(tensors: Sequence[Tensor], context: Context) -> list[Tensor]:
-        with keyed(local, context):
+    def run(tensors: Sequence[Tensor], context: Context) -> list[Tensor]:
+        if local.form == "queries":
+            tensors = [*tensors, _rows_mask(local, tensors, context)]
+        with keyed(local, context) if is_random(local) else nullcontext():
             return call(tensors)
 
-    return random
+    return run
+
+
+def _collective(local: LocalOp) -> Call:
+    """What stands between ops: by its form, over the group of its axis."""
+    attributes = local.op.attributes
+    dim, parts, size = (attributes.get(key) for key in ("dim", "parts", "size"))
+    source, target = ((at["dim"], at["parts"]) if (at := attributes.get(key)) else None for key in ("source", "target"))
+    apply: Callable[[Tensor, Group], Tensor] = {
+        "enter": Enter.apply,
+        "sum": Sum.apply,
+        "scatter": lambda tensor, group: Scatter.apply(tensor, dim, parts, group),
+        "slice": lambda tensor, group: Slice.apply(tensor, dim, parts, group),
+        "gather": lambda tensor, group: Gather.apply(tensor, dim, parts, size, group),
+        "gather_entered": lambda tensor, group: GatherEntered.apply(tensor, dim, parts, size, group),
+        "exchange": lambda tensor, group: Exchange.apply(tensor, source, target, group),
+    }[local.form]
+    return lambda tensors, context: [apply(tensors[0], context.group(local))]
+
+
+def _masked(local: LocalOp) -> LocalOp:
+    """A causal attention as one that reads its mask as its last input."""
+    attributes = local.op.attributes
+    place = {"tensor": len(local.op.inputs)}
+    args = [*attributes["args"][:3], place, argument(local.op, 4, "dropout_p", 0.0), False]
+    named = {k: v for k, v in attributes["kwargs"].items() if k not in ("attn_mask", "dropout_p", "is_causal")}
+    return replace(local, op=replace(local.op, attributes=attributes | {"args": args, "kwargs": named}))
+
+
+def _rows_mask(local: LocalOp, tensors: Sequence[Tensor], context: Context) -> Tensor:
+    """Which keys [t] each of the device's rows [s] sees: those up to its own place in the whole."""
+    place = 0
+    for axis, size in local.op.attributes["rows"]:
+        place = place * size + context.coordinates[axis]
+    rows, keys = tensors[0].shape[-2], tensors[1].shape[-2]
+    return torch.ones(rows, keys, dtype=torch.bool, device=tensors[0].device).tril(place * rows)
 
 
 def _operator_call(local: LocalOp, device: torch.device) -> Callable[[Sequence[Tensor]], list[Tensor]]:
@@ -126,8 +185,9 @@ def keyed(local: LocalOp, context: Context) -> Iterator[None]:
 
     After it they are as before: the user's own draws, such as the order of samples, must not depend on the plan.
     """
-    piece = -1 if local.form == "whole" else context.rank
-    text = ",".join(str(part) for part in (*context.key, local.op.name, piece))
+    # Along an axis that doesn't cut the op all draw alike.
+    piece = (context.coordinates[axis] for axis in local.axes)
+    text = ",".join(str(part) for part in (*context.key, local.op.name, *piece))
     seed = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
     # The one generator that the op draws from: torch.manual_seed would visit those of every device.
     cpu = context.device.type == "cpu"
@@ -140,11 +200,28 @@ def keyed(local: LocalOp, context: Context) -> Iterator[None]:
         generator.set_state(before)
 
 
+def _product(local: LocalOp, tensors: Sequence[Tensor], context: Context) -> Tensor:
+    """A linear layer without its bias."""
+    value, weight = tensors
+    return product(value, weight, not transposed(local), context.put_off)
+
+
+def _plain_addmm(local: LocalOp) -> bool:
+    """Whether it is a bias and a product, neither of them scaled."""
+    return local.op.kind == "addmm" and len(local.op.attributes["args"]) == 3 and not local.op.attributes["kwargs"]
+
+
+def _put_off(local: LocalOp, tensors: Sequence[Tensor], context: Context) -> Tensor:
+    """A linear layer whose weight gradient is computed later."""
+    bias, value, weight = split_linear(local, tensors)
+    found = product(value, weight, not transposed(local), context.put_off)
+    return found if bias is None else found + bias
+
+
 def _row(local: LocalOp, tensors: Sequence[Tensor], context: Context) -> Tensor:
     """A linear layer whose reduced dim is cut: product, sum over devices, bias."""
     bias, value, weight = split_linear(local, tensors)
-    product = value @ (weight if transposed(local) else weight.t())
-    total = Sum.apply(product, context.group)
+    total = Sum.apply(product(value, weight, not transposed(local), context.put_off), context.group(local))
     return total if bias is None else total + bias
 
 
@@ -161,13 +238,12 @@ def transposed(local: LocalOp) -> bool:
 
 
 def _vocabulary(local: LocalOp, tensors: Sequence[Tensor], context: Context) -> Tensor:
-    assert context.group is not None
     if local.op.kind == "embedding":
         padding = argument(local.op, 2, "padding_idx", -1)
-        return vocabulary_embedding(tensors[0], tensors[1], padding if padding >= 0 else None, context.group)
+        return vocabulary_embedding(tensors[0], tensors[1], padding if padding >= 0 else None, context.group(local))
     real, ignore, reduction = loss_arguments(local)
     return vocabulary_cross_entropy(
-        tensors[0], tensors[1], real=real, ignore_index=ignore, reduction=reduction, group=context.group
+        tensors[0], tensors[1], real=real, ignore_index=ignore, reduction=reduction, group=context.group(local)
     )
 
 

@@ -8,24 +8,25 @@ that DeepSpeed's engine and plain torch run the same queues.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from partita.adapters.torch.begin import Batch
 from partita.adapters.torch.groups import Groups
+from partita.adapters.torch.put_off import PutOff
 from partita.adapters.torch.stage import Code, StageModule
 from partita.spacetime.communication import ahead
-from partita.spacetime.program import Place, Program, Task, Transfer
+from partita.spacetime.program import Program, Task, made, saved
 
 
 class Engine(Protocol):
     """How a framework runs a stage's code and what it does with the gradients.
 
-    ``averages`` says that ``reduce`` divides by the number of data-parallel copies.
+    ``averages`` says that ``reduce`` divides by the number of data-parallel copies. Where a device serves several
+    stages, ``reduce`` and ``update`` come once for each, all reductions before the first update.
     """
 
     averages: bool
@@ -39,19 +40,18 @@ class Engine(Protocol):
         """Back-propagate from outputs with their gradients (None: a scalar, gradient 1) into the parameters, and into
         ``leaves``, the values that came from other stages."""
 
-    def reduce(self) -> None:
-        """Add up (or average) the gradients over the data-parallel copies."""
+    def reduce(self, stage: int) -> None:
+        """Add up (or average) the stage's gradients over its data-parallel copies."""
 
-    def update(self) -> None:
-        """Apply the optimizer once."""
+    def update(self, stage: int) -> None:
+        """Apply the optimizer once to the stage's parameters."""
 
 
 class Rank(Protocol):
     """What a flush needs to know of the rank that it runs on."""
 
     program: Program
-    place: Place
-    stage: StageModule
+    stages: Mapping[int, StageModule]
     groups: Groups
     device: torch.device
     seed: int
@@ -62,9 +62,9 @@ class Rank(Protocol):
 class Flush:
     """One run through turns: values and gradients in flight, pending sends, posted receives.
 
-    ``micro`` are the micro-batches; ``scales[m]`` is what the loss of micro-batch m counts for, ``codes[m]`` what it
-    runs (default: the stage's own). Of a model without a loss ``results[m]`` keeps what it returns, and ``seeds`` may
-    give gradients for that by (name, micro-batch). Random draws are keyed by ``draw``, and by ``first`` + m.
+    ``micro`` are the micro-batches; ``scales[m]`` is what the loss of micro-batch m counts for, ``codes[stage][m]``
+    what it runs (default: the stage's own). Of a model without a loss ``results[m]`` keeps what it returns, and
+    ``seeds`` may give gradients for that by (name, micro-batch). Random draws are keyed by ``draw``, and by ``first`` + m.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Flush:
         engine: Engine,
         micro: Sequence[Batch],
         scales: Sequence[float],
-        codes: Sequence[Code] | None = None,
+        codes: Mapping[int, Sequence[Code]] | None = None,
         *,
         draw: int | None = None,
         first: int | None = None,
@@ -82,23 +82,25 @@ class Flush:
         self.engine = engine
         self.micro = micro
         self.scales = scales
-        self.codes = codes or [rank.stage.code] * len(micro)
+        self.codes = codes or {stage: [module.code] * len(micro) for stage, module in rank.stages.items()}
         self.draw = rank.steps if draw is None else draw
-        self.first = rank.place.data * len(micro) if first is None else first
+        copy = rank.program.places[rank.groups.rank][0].data
+        self.first = copy * len(micro) if first is None else first
         self.results: dict[int, dict[str, Tensor]] = {index: {} for index in range(len(micro))}
         self.seeds: dict[tuple[str, int], Tensor] = {}
         self.values: dict[str, Tensor] = {}
-        self.saved: dict[int, tuple[dict[str, Tensor], dict[str, Tensor]]] = {}
+        # By stage and micro-batch: what its forward turn read and made; what its backward turn put off.
+        self.saved: dict[tuple[int, int], tuple[dict[str, Tensor], dict[str, Tensor]]] = {}
+        self.put_off: dict[tuple[int, int], PutOff] = {}
         self.received: dict[int, tuple[Any, Tensor]] = {}
         self.pending: list[tuple[Any, Tensor]] = []
         # Summed on the device: reading it for each micro-batch would make the queue wait.
         self.loss = torch.zeros((), dtype=torch.float64, device=rank.device)
-        # An engine that averages over copies undoes this factor: each loss counts its share of the global batch.
-        self.copies = rank.program.dp[rank.place.stage] if engine.averages else 1
 
     def run(self, queue: Sequence[Task]) -> None:
         """Carry out the tasks in their order. May be called again, with the tasks that follow."""
         self.queue, self.posted = queue, 0
+        self.puts_off = {task.stage for task in queue if task.kind == "weight"}
         for self.position, task in enumerate(queue):
             self._post_receives()
             if self.rank.observe:
@@ -120,7 +122,8 @@ class Flush:
                 assert edge is not None
                 assert task.peer is not None
                 buffer = torch.empty(self._wire_shape(task), dtype=getattr(torch, edge.dtype), device=self.rank.device)
-                self.received[position] = (dist.irecv(buffer, task.peer, group=self._group(task)), buffer)
+                work = self.rank.groups.line.receive(buffer, task.peer, edge.backwards)
+                self.received[position] = (work, buffer)
         self.posted = max(self.posted, end)
 
     def _receive(self, task: Task) -> None:
@@ -129,10 +132,10 @@ class Flush:
         edge = task.transfer
         assert edge is not None
         if edge.what == "parameter_gradient":
-            self.engine.backward([self._parameter(edge.tensor)], [buffer])
+            self.engine.backward([self._parameter(task)], [buffer])
         elif edge.what == "parameter":
             with torch.no_grad():
-                self._parameter(edge.tensor).copy_(buffer)
+                self._parameter(task).copy_(buffer)
         else:
             self.values[task.writes[0]] = buffer
 
@@ -141,9 +144,9 @@ class Flush:
         assert edge is not None
         assert task.peer is not None
         if edge.what == "parameter":
-            value = self._parameter(edge.tensor).detach()
+            value = self._parameter(task).detach()
         elif edge.what == "parameter_gradient":
-            parameter = self._parameter(edge.tensor)
+            parameter = self._parameter(task)
             value = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             parameter.grad = None
         elif edge.what == "gradient":
@@ -151,44 +154,43 @@ class Flush:
         else:
             value = self.values[task.reads[0]].detach()
         value = value.to(getattr(torch, edge.dtype)).contiguous()
-        self.pending.append((dist.isend(value, task.peer, group=self._group(task)), value))
+        self.pending.append((self.rank.groups.line.send(value, task.peer, edge.backwards), value))
         self.pending = [(work, held) for work, held in self.pending if not work.is_completed()]
 
     def _forward(self, task: Task) -> None:
         micro = task.micro
         assert micro is not None
-        code = self.codes[micro]
+        stage, trains = task.stage, saved(task.stage, micro) in task.writes
+        code = self.codes[stage][micro]
         inputs = {}
-        for name in code.piece.inputs:
-            value = self.values.pop(f"{name}@{micro}")
-            inputs[name] = value.requires_grad_() if name in code.differentiable else value
+        for name, key in zip(code.piece.inputs, task.reads, strict=True):
+            # A value of the device's own stays: other stages may read it too.
+            own = key == made(name, micro) and key not in task.frees
+            value = (self.values[key] if own else self.values.pop(key)).detach()
+            inputs[name] = value.requires_grad_() if trains and name in code.differentiable else value
         rank = self.rank
-        key = (rank.seed, self.draw, self.first + micro)
-        outputs = self.engine.forward(self.micro[micro], inputs, key, code)
-        if f"saved@{micro}" in task.writes:
-            self.saved[micro] = (inputs, outputs)
+        if stage in self.puts_off:
+            rank.stages[stage].put_off = self.put_off[stage, micro] = []
+        with torch.set_grad_enabled(torch.is_grad_enabled() and trains):
+            outputs = self.engine.forward(self.micro[micro], inputs, (rank.seed, self.draw, self.first + micro), code)
+        rank.stages[stage].put_off = None
+        if trains:
+            self.saved[stage, micro] = (inputs, outputs)
         for name, value in outputs.items():
             if name in code.returned:
                 self.results[micro][name] = value.detach()
             if name == code.loss:
                 self.loss += value.detach().double() * self.scales[micro]
             else:
-                self.values[f"{name}@{micro}"] = value
-        if micro not in self.saved:
-            # Nothing frees what no other stage reads.
-            sent = {edge.tensor for edge in self._leaving(micro)}
-            for name in outputs.keys() - sent:
-                self.values.pop(f"{name}@{micro}", None)
-
-    def _leaving(self, micro: int) -> Iterator[Transfer]:
-        for task in self.queue:
-            if task.kind == "send" and task.micro == micro and task.transfer is not None:
-                yield task.transfer
+                self.values[made(name, micro)] = value
 
     def _backward(self, task: Task) -> None:
         micro = task.micro
         assert micro is not None
-        inputs, outputs = self.saved.pop(micro)
+        inputs, outputs = self.saved.pop((task.stage, micro))
+        code = self.codes[task.stage][micro]
+        # An engine that averages over copies undoes this factor: each loss counts its share of the global batch.
+        copies = self.rank.program.dp[task.stage] if self.engine.averages else 1
         roots: list[Tensor] = []
         gradients: list[Tensor | None] = []
         arrived: dict[str, Tensor] = {
@@ -199,8 +201,8 @@ class Flush:
                 gradient = self.values.pop(edge.key(micro))
                 arrived[edge.tensor] = arrived[edge.tensor] + gradient if edge.tensor in arrived else gradient
         for name, value in outputs.items():
-            if name == self.codes[micro].loss:
-                roots.append(value * (self.scales[micro] * self.copies))
+            if name == code.loss:
+                roots.append(value * (self.scales[micro] * copies))
                 gradients.append(None)
             elif name in arrived and value.requires_grad:
                 # Not so where the value was made from another's shape alone (zeros_like): its gradient ends here.
@@ -213,21 +215,23 @@ class Flush:
             leaf = inputs[edge.tensor]
             self.values[edge.key(micro)] = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
 
+    def _weight(self, task: Task) -> None:
+        assert task.micro is not None
+        for compute in self.put_off.pop((task.stage, task.micro)):
+            compute()
+
     def _reduce(self, task: Task) -> None:
-        self.engine.reduce()
+        self.engine.reduce(task.stage)
 
     def _update(self, task: Task) -> None:
-        self.engine.update()
+        self.engine.update(task.stage)
 
-    def _parameter(self, name: str) -> Tensor:
-        return self.rank.stage.parameters_by_name[name]
+    def _parameter(self, task: Task) -> Tensor:
+        assert task.transfer is not None
+        return self.rank.stages[task.stage].parameters_by_name[task.transfer.tensor]
 
     def _wire_shape(self, task: Task) -> tuple[int, ...]:
         edge = task.transfer
         assert edge is not None
-        flipped = edge.what.startswith("parameter") and edge.tensor in self.rank.stage.flipped
+        flipped = edge.what.startswith("parameter") and edge.tensor in self.rank.stages[task.stage].flipped
         return edge.shape[::-1] if flipped else edge.shape
-
-    def _group(self, task: Task) -> dist.ProcessGroup:
-        assert task.transfer is not None
-        return self.rank.groups.gradients if task.transfer.backwards else self.rank.groups.values

@@ -1,63 +1,105 @@
-"""The process groups of a program. Every rank must make them, in the same order, whether it is a member or not."""
+"""The groups of a program. Every rank must make them, in the same order, whether it is a member or not."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
+from partita.adapters.torch.wires import Group, Line, ProcessGroup, ProcessLine
 from partita.spacetime.program import Program
 
 
 @dataclass(frozen=True)
 class Groups:
-    """This rank's groups; None where it would be alone.
-
-    ``tensor`` shares the pieces of its stage, ``data`` holds the same parameters, ``model`` is one whole copy of the
-    model. ``values`` and ``gradients`` are two groups of all ranks, one for each direction of transfers: two streams,
-    so that a paired exchange can't block itself.
+    """This rank's groups. ``axes[stage][axis]`` are the devices of its copy along an inner axis, ``data[stage]`` those
+    that hold the same parameters: neither is there where it would be alone. ``model`` is one whole copy of the model.
     """
 
     rank: int
-    tensor: dist.ProcessGroup | None
-    data: dist.ProcessGroup | None
-    model: dist.ProcessGroup | None
-    values: dist.ProcessGroup
-    gradients: dist.ProcessGroup
+    axes: Mapping[int, Mapping[str, Group]]
+    data: Mapping[int, Group]
+    model: Group | None
+    everyone: Group
+    line: Line
 
 
 def make_groups(program: Program, device: torch.device) -> Groups:
     """Make the groups, and the connections of every transfer. Collective over all ranks."""
     rank = dist.get_rank()
-    devices = sorted(program.places)
     patience = patience_of(device)
-    tensor = _mine(rank, sorted({program.tensor_group(d) for d in devices}), patience)
-    data = _mine(rank, sorted({program.data_group(d) for d in devices}), patience)
-    copies = sorted({place.data for place in program.places.values()})
-    model = _mine(rank, [tuple(d for d in devices if program.places[d].data == copy) for copy in copies], patience)
+    # The same devices are the same group, whatever they share: a rank has few connections.
+    made: dict[tuple[int, ...], ProcessGroup | None] = {}
+
+    def make(members: tuple[int, ...]) -> None:
+        if len(members) > 1 and members not in made:
+            group = dist.new_group(list(members), timeout=patience)
+            made[members] = ProcessGroup(group) if rank in members else None
+
+    for members in all_groups(program):
+        make(members)
     values, gradients = dist.new_group(timeout=patience), dist.new_group(timeout=patience)
-    groups = Groups(rank, tensor, data, model, values, gradients)
-    _connect(program, groups, device)
-    return groups
+    line = ProcessLine(values, gradients)
+    _connect(program, rank, line, device)
+    return groups_of(program, rank, made.get, ProcessGroup(values), line)
 
 
-def _connect(program: Program, groups: Groups, device: torch.device) -> None:
+def all_groups(program: Program) -> list[tuple[int, ...]]:
+    """The members of every group of more than one device that the program needs, each once, in one order."""
+    found: list[tuple[int, ...]] = []
+    for stage, devices in enumerate(program.devices_of):
+        for device in devices:
+            found += [program.axis_group(device, stage, axis.name) for axis in program.axes(stage)]
+            found.append(program.data_group(device, stage))
+    found += _models(program)
+    return [members for members in dict.fromkeys(found) if len(members) > 1]
+
+
+def groups_of(
+    program: Program, rank: int, group: Callable[[tuple[int, ...]], Group | None], everyone: Group, line: Line
+) -> Groups:
+    """One device's groups, from what gives the group of some members."""
+
+    def among(pairs: Iterable[tuple[str | int, tuple[int, ...]]]) -> dict:
+        return {key: found for key, members in pairs if (found := group(members)) is not None}
+
+    stages = [place.stage for place in program.places[rank]] if rank in program.places else []
+    model = next((members for members in _models(program) if rank in members), ())
+    return Groups(
+        rank,
+        {s: among((axis.name, program.axis_group(rank, s, axis.name)) for axis in program.axes(s)) for s in stages},
+        among((s, program.data_group(rank, s)) for s in stages),
+        group(model), everyone, line,
+    )  # fmt: skip
+
+
+def _models(program: Program) -> list[tuple[int, ...]]:
+    """The devices of each copy of the model."""
+    copies = sorted({place.data for places in program.places.values() for place in places})
+    return [
+        tuple(sorted(d for d, places in program.places.items() if any(place.data == copy for place in places)))
+        for copy in copies
+    ]
+
+
+def _connect(program: Program, rank: int, line: ProcessLine, device: torch.device) -> None:
     """One element from each sender to each of its receivers, in one order for all ranks.
 
     NCCL makes the connection of a pair at its first transfer, and both ends wait for it. Inside a step, where a receive
     is posted long before its send, they would wait for each other.
     """
     sends = [(at, task) for at, queue in program.queues.items() for task in queue if task.kind == "send"]
-    for group, backwards in ((groups.values, False), (groups.gradients, True)):
+    for backwards in (False, True):
         pairs = {(at, task.peer) for at, task in sends if task.transfer and task.transfer.backwards == backwards}
         for source, target in sorted(pairs):  # type: ignore[type-var]
             element = torch.zeros(1, device=device)
-            if groups.rank == source:
-                dist.send(element, target, group=group)
-            elif groups.rank == target:
-                dist.recv(element, source, group=group)
+            if rank == source:
+                line.send(element, target, backwards).wait()
+            elif rank == target:
+                line.receive(element, source, backwards).wait()
 
 
 def patience_of(device: torch.device) -> timedelta:
@@ -65,14 +107,4 @@ def patience_of(device: torch.device) -> timedelta:
     world = dist.group.WORLD
     assert world is not None
     found: timedelta = world._get_backend(device).options._timeout
-    return found
-
-
-def _mine(rank: int, groups: list[tuple[int, ...]], patience: timedelta) -> dist.ProcessGroup | None:
-    found = None
-    for members in groups:
-        if len(members) > 1:
-            group = dist.new_group(list(members), timeout=patience)
-            if rank in members:
-                found = group
     return found

@@ -19,7 +19,7 @@ from partita.hooks import plugins
 from partita.plan import Plan
 from partita.plugins.capture_torch import Captured, capture_module
 from partita.spacetime.lower import lower
-from partita.spacetime.program import Program
+from partita.spacetime.program import Piece, Program
 
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -34,12 +34,17 @@ class Lowered:
 
 @dataclass(frozen=True)
 class Prepared:
-    """One rank's stage with its weights in place, and the runtime of its queue."""
+    """One rank's stages with their weights in place, and the runtime of its queue."""
 
     lowered: Lowered
     groups: Groups
-    stage: StageModule
+    stages: Mapping[int, StageModule]
     runtime: Runtime
+
+    @property
+    def stage(self) -> StageModule:
+        """The stage of a rank that serves one. PlanError where it serves more."""
+        return self.runtime.stage
 
 
 def lower_model(plan: Plan, factory: Callable[[], nn.Module], example: Callable[[int], Mapping[str, Any]]) -> Lowered:
@@ -91,20 +96,38 @@ def prepare(
             f"rank {idle[0]} of {running} has no place in the plan, which uses devices {sorted(program.places)}"
         )
     groups = make_groups(program, device)
-    place = program.places[groups.rank]
-    piece = program.pieces[place.stage]
+    stages = make_stages(lowered, groups, weights, seed, device, realise, finish)
+    return Prepared(lowered, groups, stages, Runtime(program, stages, groups, device=device, seed=seed))
+
+
+def make_stages(
+    lowered: Lowered,
+    groups: Groups,
+    weights: Weights | None,
+    seed: int,
+    device: torch.device,
+    realise: Realise | None = None,
+    finish: Callable[[BlockModule, Groups], None] | None = None,
+) -> dict[int, StageModule]:
+    """The stages that a device serves, with their weights. A parameter that several of them read is there once."""
+    program, captured = lowered.program, lowered.captured
     source = weights or Initialised(captured.skeleton, seed)
     filled: set[str] = set()
+    parameters: dict[str, nn.Parameter] = {}
+    stages = {}
+    for place in program.places[groups.rank]:
+        piece, coordinates = program.pieces[place.stage], program.coordinates(groups.rank, place.stage)
 
-    def complete(block: BlockModule) -> None:
-        fresh = {name: p for name, p in block.read.items() if name not in filled}
-        fill(fresh, source, piece.parameters, place.tensor, block.flipped)
-        filled.update(fresh)
-        if finish is not None:
-            finish(block, groups)
+        def complete(block: BlockModule, piece: Piece = piece, at: Mapping[str, int] = coordinates) -> None:
+            fresh = {name: p for name, p in block.read.items() if name not in filled}
+            fill(fresh, source, piece.parameters, at, block.flipped)
+            filled.update(fresh)
+            if finish is not None:
+                finish(block, groups)
 
-    stage = StageModule(
-        captured.graph, piece, buffers=captured.buffers, group=groups.tensor, rank=place.tensor, device=device,
-        realise=realise, finish=complete,
-    )  # fmt: skip
-    return Prepared(lowered, groups, stage, Runtime(program, stage, groups, device=device, seed=seed))
+        stage = stages[place.stage] = StageModule(
+            captured.graph, piece, buffers=captured.buffers, device=device, groups=groups.axes[place.stage],
+            coordinates=coordinates, parameters=parameters, realise=realise, finish=complete,
+        )  # fmt: skip
+        parameters.update(stage.parameters_by_name)
+    return stages

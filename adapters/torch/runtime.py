@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from partita.adapters.torch.begin import Batch, Beginning
 from partita.adapters.torch.flush import Engine, Flush
 from partita.adapters.torch.groups import Groups
 from partita.adapters.torch.stage import StageModule
-from partita.spacetime.program import Program, Task
+from partita.spacetime.program import Place, Program, Task
 
 
 class Runtime:
@@ -21,7 +20,7 @@ class Runtime:
     def __init__(
         self,
         program: Program,
-        stage: StageModule,
+        stages: Mapping[int, StageModule],
         groups: Groups,
         *,
         device: torch.device,
@@ -29,15 +28,14 @@ class Runtime:
         observe: Callable[[Task], None] | None = None,
     ):
         self.program = program
-        self.stage = stage
+        self.stages = stages
         self.groups = groups
         self.device = device
         self.seed = seed
         self.observe = observe
         self.queue = program.queues[groups.rank]
-        self.place = program.places[groups.rank]
         self.steps = 0
-        self.beginning = Beginning(program, stage, groups, device)
+        self.beginning = Beginning(program, stages, groups, device)
 
     def step(self, batches: Iterator[Batch], engine: Engine) -> float:
         """Run the queue once. ``batches`` yields ``program.micro_batches`` dicts of the model's inputs.
@@ -52,6 +50,18 @@ class Runtime:
 
     def _total(self, loss: Tensor) -> float:
         """The loss of the global batch, the same on every rank."""
-        total = loss if self.place.tensor == 0 else torch.zeros_like(loss)
-        dist.all_reduce(total, group=self.groups.values)
+        stage = self.program.loss_stage
+        counts = stage in self.stages and self.program.place(self.groups.rank, stage).tensor == 0
+        total = loss if counts else torch.zeros_like(loss)
+        self.groups.everyone.sum(total)
         return float(total)
+
+    @property
+    def stage(self) -> StageModule:
+        """The stage of a rank that serves one. PlanError where it serves more."""
+        return self.stages[self.place.stage]
+
+    @property
+    def place(self) -> Place:
+        """The place of a rank that serves one stage. PlanError where it serves more."""
+        return self.program.only_place(self.groups.rank)

@@ -13,12 +13,10 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from partita.adapters.torch.begin import agree
-from partita.adapters.torch.groups import Groups
 from partita.adapters.torch.runtime import Runtime
 from partita.adapters.torch.stage import StageModule
 from partita.adapters.torch.weights import join
@@ -40,30 +38,37 @@ def save_dense(runtime: Runtime, folder: str | Path, gather: Gather = lambda par
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{folder}: can't be made: {error.strerror}") from None
-    program, place = runtime.program, runtime.place
+    program, rank = runtime.program, runtime.groups.rank
     stages = len(program.pieces)
     files = ["model.safetensors"]
     if stages > 1:
         files = [f"model-{stage + 1:05d}-of-{stages:05d}.safetensors" for stage in range(stages)]
-    writes = place.data == 0 and place.tensor == 0
-    tensors = dense_parameters(runtime.stage, runtime.groups, gather, writes)
     failure: PartitaError | None = None
+    for place in program.places[rank]:
+        writes = place.data == 0 and place.tensor == 0
+        tensors = dense_parameters(runtime.stages[place.stage], gather, writes)
+        try:
+            if writes:
+                _write(tensors, Path(folder) / files[place.stage])
+        except PartitaError as error:
+            # The next stage's parameters are collective: the others would wait for this rank.
+            failure = failure or error
     try:
-        if writes:
-            write_whole(
-                Path(folder) / files[place.stage], lambda path: save_file(tensors, path, metadata={"format": "pt"})
-            )
-        if writes and stages > 1 and place.stage == 0:
+        if stages > 1 and rank == program.devices_of[0][0]:
             names = {name: files[p.stage] for p in program.pieces for name in p.parameters if name not in p.copies}
             text = json.dumps({"metadata": {}, "weight_map": dict(sorted(names.items()))}, indent=1) + "\n"
             write_text(Path(folder) / "model.safetensors.index.json", text)
     except PartitaError as error:
-        failure = error
+        failure = failure or error
     # Nobody goes on before all of it is there, or where some of it will never be.
-    agree(runtime.groups.values, failure, torch.zeros((), dtype=torch.float64, device=runtime.device))
+    agree(runtime.groups.everyone, failure, torch.zeros((), dtype=torch.float64, device=runtime.device))
 
 
-def dense_parameters(stage: StageModule, groups: Groups, gather: Gather, keep: bool) -> dict[str, Tensor]:
+def _write(tensors: dict[str, Tensor], path: Path) -> None:
+    write_whole(path, lambda unfinished: save_file(tensors, unfinished, metadata={"format": "pt"}))
+
+
+def dense_parameters(stage: StageModule, gather: Gather, keep: bool) -> dict[str, Tensor]:
     """The stage's own parameters, dense, on the CPU of the rank that keeps them. Collective over the stage's ranks."""
     found = {}
     for name, parameter in stage.parameters_by_name.items():
@@ -73,9 +78,7 @@ def dense_parameters(stage: StageModule, groups: Groups, gather: Gather, keep: b
             value = (parameter.t() if name in stage.flipped else parameter).detach().contiguous().clone()
         shard = stage.piece.parameters[name]
         if shard is not None:
-            pieces = [torch.empty_like(value) for _ in range(shard.pieces)]
-            dist.all_gather(pieces, value, group=groups.tensor)
-            value = join(pieces, shard)
+            value = join(stage.context.groups[shard.axis].gather(value), shard)
         if keep:
             found[name] = value.cpu().contiguous()
     return found

@@ -17,6 +17,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from partita.adapters.torch.execute import Call, Context, compiled, is_random, loss_arguments
+from partita.adapters.torch.put_off import PutOff
+from partita.adapters.torch.turns import units
+from partita.adapters.torch.wires import Group, ProcessGroup
 from partita.errors import ModelError
 from partita.graph import Graph
 from partita.spacetime.program import LocalOp, Piece, Segment, Shard
@@ -70,15 +73,9 @@ class Code:
         self.differentiable = {name for name in piece.inputs if graph.tensor[name].gradient}
         self.buffers = {name: buffers[name].to(device) for name in piece.buffers}
         # For each op of each segment, what runs it and the values that nothing reads after it.
-        self.ops = {
-            segment.block: [
-                (local, compiled(local, device), over)
-                for local, over in zip(segment.ops, _last_reads(segment), strict=True)
-            ]
-            for segment in piece.segments
-        }
+        self.ops = {segment.block: _with_last_reads(segment, units(segment, device)) for segment in piece.segments}
         self.calls = {local.op.name: compiled(local, device) for local in piece.constants}
-        self.fixed = self._fixed(Context(device, None, 0))
+        self.fixed = self._fixed(Context(device))
 
     def _fixed(self, context: Context) -> dict[str, Tensor]:
         """The constants that no batch changes (positions, masks), of those that are read: computed once, and kept.
@@ -153,20 +150,23 @@ class BlockModule(nn.Module):
         return {name: values[name] for name in outputs}
 
 
-def _last_reads(segment: Segment) -> list[tuple[str, ...]]:
-    """For each op of a segment the values that nothing reads after it."""
+def _with_last_reads(
+    segment: Segment, ops: Sequence[tuple[LocalOp, Call]]
+) -> list[tuple[LocalOp, Call, tuple[str, ...]]]:
+    """Each op of a segment with what runs it and the values that nothing reads after it."""
     kept, found = set(segment.outputs), []
-    for local in reversed(segment.ops):
+    for local, call in reversed(ops):
         over = tuple(name for name in dict.fromkeys((*local.op.inputs, *local.op.outputs)) if name not in kept)
         kept.update(over)
-        found.append(over)
+        found.append((local, call, over))
     return found[::-1]
 
 
 class StageModule(nn.Module):
     """All of a stage. ``forward(batch, inputs, key)`` gives the outputs of its code by name.
 
-    ``finish`` is called with each block when its parameters exist, before the next block is made.
+    ``finish`` is called with each block when its parameters exist, before the next block is made. ``parameters`` are
+    those that the device has already, because another stage of its reads them too.
     """
 
     def __init__(
@@ -175,17 +175,22 @@ class StageModule(nn.Module):
         piece: Piece,
         *,
         buffers: Mapping[str, Tensor],
-        group: dist.ProcessGroup | None,
-        rank: int,
         device: torch.device,
+        groups: Mapping[str, Group] | None = None,
+        coordinates: Mapping[str, int] | None = None,
+        parameters: Mapping[str, nn.Parameter] | None = None,
         realise: Realise | None = None,
         finish: Callable[[BlockModule], None] | None = None,
     ):
         super().__init__()
         self.piece = piece
         self.flipped: set[str] = set()
-        self.context = Context(device, group, rank)
-        self.parameters_by_name: dict[str, nn.Parameter] = {}
+        self.context = Context(device, groups or {}, coordinates or {})
+        # What its backward turns put off: a list while a forward turn of a schedule with weight turns runs.
+        self.put_off: PutOff | None = None
+        self.parameters_by_name: dict[str, nn.Parameter] = {
+            name: parameter for name, parameter in (parameters or {}).items() if name in piece.parameters
+        }
         self.code = Code(graph, piece, buffers, device)
         readers = Counter(name for op in graph.ops for name in set(op.inputs))
         self.shared = {name for name in piece.parameters if readers[name] > 1}
@@ -202,10 +207,11 @@ class StageModule(nn.Module):
             names = [n for n in local.op.inputs if n in self.piece.parameters]
             shapes = {n: local_parameter_shape(graph.tensor[n].shape, self.piece.parameters[n]) for n in names}
             found = None
-            if realise and self.context.group is not None and local.form in REALISED:
+            group = self.context.groups.get("tensor")
+            if realise and isinstance(group, ProcessGroup) and local.form in REALISED:
                 dtype = getattr(torch, graph.tensor[names[0]].dtype) if names else torch.get_default_dtype()
                 parameters = Parameters(
-                    shapes, self.parameters_by_name, self.shared, dtype, self.context.device, self.context.group
+                    shapes, self.parameters_by_name, self.shared, dtype, self.context.device, group.process_group
                 )
                 found = realise(local, parameters)
                 if found is not None:
@@ -257,6 +263,11 @@ class StageModule(nn.Module):
             if parameter.requires_grad and name not in self.piece.copies
         }
 
+    def counts(self, name: str) -> bool:
+        """Whether this device is the one that counts the parameter in a norm over all of them: each part once."""
+        shard = self.piece.parameters[name]
+        return not any(place for axis, place in self.context.coordinates.items() if not shard or axis != shard.axis)
+
     @property
     def blocks(self) -> list[BlockModule]:
         return [module for module in self.children() if isinstance(module, BlockModule)]
@@ -280,7 +291,7 @@ class StageModule(nn.Module):
     ) -> dict[str, Tensor]:
         """Outputs of the piece by name, from a micro-batch's inputs and the values that came from other stages."""
         code = code or self.code
-        context = replace(self.context, key=key)
+        context = replace(self.context, key=key, put_off=self.put_off)
         values = self.constants(batch, context, code, code.piece.constants)
         values.update(inputs)
         for block, segment in zip(self.blocks, code.piece.segments, strict=True):

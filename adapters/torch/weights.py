@@ -132,14 +132,20 @@ def join(pieces: Iterable[Tensor], shard: Shard | None) -> Tensor:
 
 
 def fill(
-    parameters: Mapping[str, Tensor], weights: Weights, shards: Mapping[str, Shard | None], rank: int, flipped: set[str]
+    parameters: Mapping[str, Tensor],
+    weights: Weights,
+    shards: Mapping[str, Shard | None],
+    coordinates: Mapping[str, int],
+    flipped: set[str],
 ) -> None:
-    """Put initial weights into parameters (by dense name): a rank cuts its own part out of each dense parameter.
+    """Put initial weights into parameters (by dense name): a rank cuts its own part out of each dense parameter, by its
+    ``coordinates`` along the axes.
 
     ModelError for one of another shape.
     """
     for name, parameter in parameters.items():
-        part = cut(weights.dense(name), shards[name], rank)
+        shard = shards[name]
+        part = cut(weights.dense(name), shard, coordinates[shard.axis] if shard else 0)
         part = part.t() if name in flipped else part
         if part.shape != parameter.shape:
             # copy_ would repeat a smaller tensor.

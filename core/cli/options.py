@@ -81,6 +81,22 @@ Fix = Annotated[
         help="Hold a decision: tp, pp, dp, zero, micro_batch, micro_batches, recompute or schedule. Repeat for more.",
     ),
 ]
+PlanFunction = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Don't search: a plan of the library (interleaved, co-shard …), or your own function, file.py:name. "
+        "Its numbers are given by --fix.",
+    ),
+]
+OfPlanTarget = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        show_default=False,
+        help="Who will run the plan: deepspeed (default), megatron or partita (default of a --plan-function).",
+    ),
+]
 # Of verbs that take a plan's file or a MODEL: a file has answered these.
 OfModelCluster = Annotated[str | None, typer.Option(metavar="CLUSTER", help="Of a MODEL: see partita plan.")]
 OfModelGlobalBatch = Annotated[

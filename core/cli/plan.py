@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +21,7 @@ Examples:
   partita plan ./config.json --cluster 8xh200 --global-batch 64 --seq 4096 -o plan.json
   partita plan my_models:build --cluster cpu --devices 4 --global-batch 16 --precision fp32
   partita plan gpt3-13b --cluster 8xa100-80gb --global-batch 256 --fix tp=4 --fix recompute=full
+  partita plan gpt3-2.7b --cluster 8xa100-80gb --global-batch 64 --plan-function interleaved --fix chunks=4
 """
 
 
@@ -32,8 +34,9 @@ def plan(
     precision: options.Precision = "bf16",
     optimizer: options.Optimizer = "adam",
     memory_gib: options.MemoryGib = None,
-    target: options.Target = "deepspeed",
+    target: options.OfPlanTarget = None,
     fix: options.Fix = None,
+    plan_function: options.PlanFunction = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the plan here.")] = None,
     as_json: options.Json = False,
 ) -> None:
@@ -45,9 +48,11 @@ def plan(
     from partita.cli import answer
     from partita.plan import plan_document, save_plan
 
-    found, seconds = search(
-        options.problem(model, cluster, devices, global_batch, seq, precision, optimizer, memory_gib, target, fix or ())
-    )
+    given = (model, cluster, devices, global_batch, seq, precision, optimizer, memory_gib)
+    if plan_function is not None:
+        found, seconds = by_function(options.problem(*given, target or "partita", ()), plan_function, fix or ())
+    else:
+        found, seconds = search(options.problem(*given, target or "deepspeed", fix or ()))
     if output is not None:
         save_plan(found, output)
     if as_json:
@@ -58,6 +63,17 @@ def plan(
         from partita.cli.show import plan_text
 
         answer.write(plan_text(found, seconds) + (f"\nwritten: {output}" if output is not None else ""))
+
+
+def by_function(problem: Problem, name: str, fix: Sequence[str]) -> tuple[Plan, float]:
+    """The plan of a plan function, with what its simulation predicts, and the seconds that it took."""
+    from partita.draft import drafted
+    from partita.drafted import numbers, plan_function
+    from partita.simulate.predict import predicted
+
+    start = time.perf_counter()
+    plan = drafted(plan_function(name), name, problem, numbers(fix))
+    return predicted(problem.graph, plan, problem.cluster), time.perf_counter() - start
 
 
 def search(problem: Problem) -> tuple[Plan, float]:

@@ -22,6 +22,12 @@ def model_of(plan: Plan, path: str, model: str | None) -> Graph:
     """The graph of MODEL, or of the model that the plan names where that is a recipe or a file."""
     from partita.cli.model import load_model
     from partita.cost.precision import compute_dtype
+
+    return load_model(name_of(plan, path, model), plan.seq, compute_dtype(plan.precision))
+
+
+def name_of(plan: Plan, path: str, model: str | None) -> str:
+    """MODEL, or what the plan names where that is a recipe or a file; InputError where it is neither."""
     from partita.hooks import recipes
 
     name = plan.model if model is None else model
@@ -29,7 +35,7 @@ def model_of(plan: Plan, path: str, model: str | None) -> Graph:
         raise InputError(
             f'{path}: the plan\'s model "{name}" is neither a recipe nor a file here; --model MODEL says where it is'
         )
-    return load_model(name, plan.seq, compute_dtype(plan.precision))
+    return name
 
 
 def cluster_of(plan: Plan, path: str, cluster: str | None, devices: int | None) -> Cluster:

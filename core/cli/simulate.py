@@ -21,6 +21,7 @@ EXAMPLES = """\b
 Examples:
   partita simulate plan.json
   partita simulate plan.json --trace trace.json
+  partita simulate plan.json --report step.html
   partita simulate plan.json --cluster 4x8xh200
 """
 
@@ -37,6 +38,9 @@ def simulate(
     devices: options.Devices = None,
     trace: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a trace for Perfetto or chrome://tracing here.")
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Draw the step, device by device, on a page of its own.")
     ] = None,
     as_json: options.Json = False,
 ) -> int:
@@ -58,16 +62,29 @@ def simulate(
         from partita.simulate.trace import trace as traced
 
         write_text(trace, traced(simulation))
+    if report is not None:
+        draw(simulation, found, machine, report)
     if as_json:
         answer.write_json(document(simulation, found, machine, differs))
     else:
-        answer.write(text(simulation, found, machine, differs) + (f"\nwritten: {trace}" if trace is not None else ""))
+        written = [f"\nwritten: {file}" for file in (trace, report) if file is not None]
+        answer.write("".join([text(simulation, found, machine, differs), *written]))
     return 0 if fits(simulation, machine) else 1
 
 
 def fits(simulation: Simulation, cluster: Cluster) -> bool:
     """Whether every device has the memory that it would need."""
     return max(peak.total for peak in simulation.peaks.values()) <= cluster.device.memory_bytes
+
+
+def draw(simulation: Simulation, plan: Plan, cluster: Cluster, path: Path) -> None:
+    """Write the report; InputError where no plugin writes a file with that suffix."""
+    from partita.errors import InputError
+    from partita.hooks import plugins
+
+    if not plugins().hook.partita_report(simulation=simulation, plan=plan, cluster=cluster, path=path):
+        found = f'a report with the suffix "{path.suffix}"' if path.suffix else "a report without a suffix"
+        raise InputError(f"--report {path}: no plugin writes {found}; {path.with_suffix('.html')} works")
 
 
 def document(simulation: Simulation, plan: Plan, cluster: Cluster, differs: Difference) -> dict[str, Any]:
@@ -93,7 +110,8 @@ def document(simulation: Simulation, plan: Plan, cluster: Cluster, differs: Diff
         },
         "devices": [
             {
-                "device": device, "stage": plan.stages[simulation.program.places[device].stage].name,
+                "device": device,
+                "stages": [plan.stages[place.stage].name for place in simulation.program.places[device]],
                 "compute_seconds": use.compute_seconds, "collective_seconds": use.collective_seconds,
                 "waiting_seconds": use.waiting_seconds, "sending_seconds": use.sending_seconds,
                 "sent_bytes": use.sent_bytes, "collective_bytes": use.collective_bytes,
@@ -168,12 +186,13 @@ def _grouped(simulation: Simulation, plan: Plan, rows: dict[int, list[str]]) -> 
     """One row for the devices of a stage that read the same."""
     from partita.cli import show
 
-    groups: dict[tuple[int, tuple[str, ...]], list[int]] = {}
+    groups: dict[tuple[tuple[int, ...], tuple[str, ...]], list[int]] = {}
     for device, cells in rows.items():
-        groups.setdefault((simulation.program.places[device].stage, tuple(cells)), []).append(device)
+        stages = tuple(place.stage for place in simulation.program.places[device])
+        groups.setdefault((stages, tuple(cells)), []).append(device)
     return [
-        [plan.stages[stage].name, show.ranges(devices), *cells]
-        for (stage, cells), devices in sorted(groups.items(), key=lambda group: (group[0][0], group[1]))
+        [", ".join(plan.stages[stage].name for stage in stages), show.ranges(devices), *cells]
+        for (stages, cells), devices in sorted(groups.items(), key=lambda group: (group[0][0], group[1]))
     ]
 
 

@@ -1,39 +1,48 @@
-"""The cost of one block on one device of a tensor-parallel group, ready to be scaled to any micro-batch.
+"""The cost of one block on one device of those that share it, ready to be scaled to any micro-batch.
 
     issue    = ops · op_seconds
     work     = Σ_op max(flops / (peak · efficiency), bytes / (bandwidth · efficiency), transcendentals · their seconds)
     forward  = max(issue, work), on a device that is a process of the host issue + work / threads
     backward = 2 · forward (and 1 more with recomputation)
 
-plus the collectives that the cuts need: an all-reduce of each partial sum forward, of each entry's gradient backward.
-Values scale linearly with the samples; weights don't.
+plus the collectives that the cuts need: an all-reduce of each partial sum forward, of each entry's gradient backward;
+others where the sequence or the samples are divided too. Values scale linearly with the samples; weights don't.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil, fsum
 
 import numpy as np
 
 from partita.cluster.model import Device, Link
+from partita.cost.attention import scores
 from partita.cost.collective import all_reduce_seconds
-from partita.cost.flops import executed_fraction, op_flops
-from partita.cost.kinds import ATTENTION, MATMULS, TRANSCENDENTAL, VIEWS
-from partita.cost.saved import saved_tensors
+from partita.cost.division import Division, along_sequence, split, tensor_division
+from partita.cost.exchange import Exchange, exchanges
+from partita.cost.kept import kept
+from partita.cost.kinds import ATTENTION, VIEWS
+from partita.cost.work import Kernel, kernels
 from partita.graph.cuts import CutClass
 from partita.graph.model import Graph, Op
 
 
+def _none() -> np.ndarray:
+    return np.zeros(0, dtype=bool)
+
+
 @dataclass(frozen=True)
 class BlockCost:
-    """One block under tp, all sizes for the graph's samples and for one device.
+    """One block under a division, all sizes for the graph's samples and for one device.
 
-    ``flops``, ``activation_bytes``, ``weight_bytes``, ``transcendental`` (elements of exp, tanh and their like) and
-    ``attention`` have one entry an op that is issued.
-    ``saved_bytes`` are kept for the backward pass, ``temporary_bytes`` exist for the gradients of one op at a time.
-    ``reductions`` and ``entries`` are the bytes of the tensors that are all-reduced forward and backward.
+    ``flops``, ``activation_bytes``, ``weight_bytes``, ``transcendental`` (elements of exp, tanh and their like),
+    ``attention``, ``repeated`` (in the backward pass, whatever the block's own recomputation) and ``weighted`` (it has
+    a gradient of weights) have one entry a kernel that is issued.
+    ``saved_bytes`` are kept for the backward pass, ``temporary_bytes`` exist for the gradients of one op at a time and
+    for what is computed again. ``reductions`` and ``entries`` are the bytes of the tensors that are all-reduced over
+    the tensor axis forward and backward; ``exchanges`` all other collectives.
     """
 
     flops: np.ndarray
@@ -49,21 +58,37 @@ class BlockCost:
     frozen: int
     cuts: tuple[str, ...]
     unknown: frozenset[str]
+    repeated: np.ndarray = field(default_factory=_none)
+    weighted: np.ndarray = field(default_factory=_none)
+    exchanges: tuple[Exchange, ...] = ()
 
     def compute_seconds(self, device: Device, peak: float, ratio: float, threads: int = 1) -> float:
         """Forward seconds without collectives, for ``ratio`` times the graph's samples.
 
         ``threads`` work on one op of a device that is a process; one thread issues it.
         """
+        return self._seconds(device, peak, ratio, threads, np.ones(len(self.flops), dtype=bool))
+
+    def repeated_seconds(self, device: Device, peak: float, ratio: float, threads: int = 1) -> float:
+        """Seconds of what the backward pass computes again."""
+        return self._seconds(device, peak, ratio, threads, self.repeated)
+
+    def weight_seconds(self, device: Device, peak: float, ratio: float, threads: int = 1) -> float:
+        """Backward seconds of the gradients of weights: as much as the forward of the products that have them."""
+        return self._seconds(device, peak, ratio, threads, self.weighted)
+
+    def _seconds(self, device: Device, peak: float, ratio: float, threads: int, among: np.ndarray) -> float:
+        if not among.any():
+            return 0.0
         curve = sorted(device.matmul_efficiency)
         starts = np.array([start for start, _ in curve])
         fractions = np.array([fraction for _, fraction in curve])
-        flops = self.flops * ratio
+        flops = self.flops[among] * ratio
         place = np.maximum(np.searchsorted(starts, flops / 1e9, side="right") - 1, 0)
-        rate = peak * np.where(self.attention, device.attention_efficiency, fractions[place])
-        moved = self.activation_bytes * ratio + self.weight_bytes
+        rate = peak * np.where(self.attention[among], device.attention_efficiency, fractions[place])
+        moved = self.activation_bytes[among] * ratio + self.weight_bytes[among]
         seconds = np.maximum(flops / rate, moved / (device.memory_bytes_per_second * device.memory_efficiency))
-        seconds = np.maximum(seconds, self.transcendental * ratio * device.transcendental_seconds)
+        seconds = np.maximum(seconds, self.transcendental[among] * ratio * device.transcendental_seconds)
         issue, work = len(flops) * device.op_seconds, fsum(seconds.tolist())
         return issue + work / threads if device.on_host else max(issue, work)
 
@@ -75,46 +100,69 @@ class BlockCost:
         """Seconds of the backward pass's all-reduces."""
         return fsum(all_reduce_seconds(size * ratio, tp, link) for size in self.entries)
 
-
-def split_fraction(classes: Sequence[CutClass], tp: int) -> Callable[[str], float]:
-    """The part of a tensor that one of tp devices holds; a padded dim is rounded up."""
-    found: dict[str, float] = {}
-    if tp > 1:
-        for cut in classes:
-            fraction = ceil(cut.size / tp) / cut.size if cut.pads else 1 / tp
-            found.update(dict.fromkeys(cut.dims, fraction))
-    return lambda name: found.get(name, 1.0)
+    def exchange_seconds(self, phase: str, groups: Mapping[str, tuple[int, Link]], ratio: float) -> float:
+        """Seconds of a pass's other collectives; ``groups`` are the size and the link of each axis."""
+        return fsum(found.seconds(*groups[found.axis], ratio) for found in self.exchanges if found.phase == phase)
 
 
 def block_cost(graph: Graph, block: str, classes: Sequence[CutClass], tp: int, item: Callable[[str], int]) -> BlockCost:
-    """The cost of one block; ``classes`` are its ``block_cuts``, ``item`` gives the bytes of a dtype's element."""
-    split = split_fraction(classes, tp)
-    cut_ops = frozenset().union(*(cut.ops for cut in classes)) if tp > 1 else frozenset()
+    """The cost of one block cut over tp devices; ``item`` gives the bytes of a dtype's element."""
+    return divided_cost(graph, block, classes, tensor_division(classes, tp), item)
 
-    def size(name: str) -> float:
-        tensor = graph.tensor[name]
-        return tensor.elements * item(tensor.dtype) * split(name)
 
+def divided_cost(
+    graph: Graph, block: str, classes: Sequence[CutClass], division: Division, item: Callable[[str], int],
+    along: frozenset[str] | None = None,
+) -> BlockCost:  # fmt: skip
+    """The cost of one block under a division; ``classes`` are its ``block_cuts``, ``along`` the graph's
+    ``along_sequence``, if known already."""
+    if along is None:
+        along = along_sequence(graph) if division.sequence * division.context > 1 else frozenset()
+    part = split(graph, classes, division, along)
+    part = split(graph, classes, division, along)
+    cut_of = {cut.name: cut for cut in division.classes}
+    chosen = [cut for cut in classes if cut.name in cut_of]
+    of_op = {name: cut for cut in chosen for name in cut.ops}
     ops = graph.block_ops[block]
-    issued = [op for op in ops if op.kind not in VIEWS]
-    traffic = [_traffic(graph, op, size) for op in issued]
-    saved = saved_tensors(graph, ops, split)
+    issued: list[Kernel] = []
+    for op in ops:
+        if op.kind not in VIEWS:
+            found = of_op.get(op.name)
+            cut, inside = (cut_of[found.name], frozenset(found.dims)) if found else (None, frozenset[str]())
+            issued += kernels(graph, op, division, cut, part, inside, item, along)
+    held = kept(graph, ops, chosen, division, part, item)
+    plain, others = exchanges(graph, block, chosen, division, part, item, along)
     (owner,) = (b for b in graph.blocks if b.name == block)
-    local = {name: ceil(graph.tensor[name].elements * split(name)) for name in owner.parameters}
+    local = {name: ceil(graph.tensor[name].elements * part.parameter(name)) for name in owner.parameters}
+
+    def gradients(op: Op) -> float:
+        found = of_op.get(op.name)
+        shards = cut_of[found.name].shards if found else 1
+        share = part.use if found else part.rest
+        whole = _gradients(graph, op, share, item)
+        if division.attention == "unfused" and op.kind in ATTENTION and whole:
+            # Of the scores: softmax's backward kernel writes it where that of its result was.
+            width = item(graph.tensor[op.inputs[0]].dtype)
+            whole += width * scores(graph, op).elements * share(op.inputs[0])
+        return whole / shards
+
     return BlockCost(
-        flops=np.array([_executed(graph, op) / (tp if op.name in cut_ops else 1) for op in issued]),
-        attention=np.array([op.kind in ATTENTION for op in issued], dtype=bool),
-        activation_bytes=np.array([activations for activations, _ in traffic]),
-        weight_bytes=np.array([weights for _, weights in traffic]),
-        transcendental=np.array([_transcendental(graph, op, split) for op in issued]),
-        saved_bytes=fsum([*sorted(size(name) for name in saved.tensors), *saved.extra_bytes.values()]),
-        temporary_bytes=max((_gradients(graph, op, size) for op in ops), default=0.0),
-        reductions=tuple(size(name) for cut in classes for name in cut.reductions) if tp > 1 else (),
-        entries=tuple(size(name) for cut in classes for name in cut.entries) if tp > 1 else (),
+        flops=np.array([kernel.flops for kernel in issued]),
+        attention=np.array([kernel.attention for kernel in issued], dtype=bool),
+        activation_bytes=np.array([kernel.activation_bytes for kernel in issued]),
+        weight_bytes=np.array([kernel.weight_bytes for kernel in issued]),
+        transcendental=np.array([kernel.transcendental for kernel in issued]),
+        saved_bytes=held.saved_bytes,
+        temporary_bytes=held.again_bytes + max((gradients(op) for op in ops), default=0.0),
+        reductions=plain[0],
+        entries=plain[1],
         trained=sum(count for name, count in local.items() if graph.tensor[name].gradient),
         frozen=sum(count for name, count in local.items() if not graph.tensor[name].gradient),
-        cuts=tuple(cut.name for cut in classes) if tp > 1 else (),
-        unknown=saved.unknown,
+        cuts=tuple(cut.name for cut in chosen),
+        unknown=held.unknown,
+        repeated=np.array([kernel.repeated for kernel in issued], dtype=bool),
+        weighted=np.array([kernel.weighted for kernel in issued], dtype=bool),
+        exchanges=others,
     )
 
 
@@ -129,34 +177,12 @@ def block_costs(
     return tuple(made[kind] for kind in kinds)
 
 
-def _executed(graph: Graph, op: Op) -> float:
-    if op.kind not in MATMULS and op.kind not in ATTENTION:
-        return 0.0
-    return op_flops(graph, op) * executed_fraction(op)
-
-
-def _transcendental(graph: Graph, op: Op, split: Callable[[str], float]) -> float:
-    """Elements on which a transcendental function is computed."""
-    name = op.inputs[0] if op.kind in TRANSCENDENTAL else None
-    return graph.tensor[name].elements * split(name) if name else 0.0
-
-
-def _traffic(graph: Graph, op: Op, size: Callable[[str], float]) -> tuple[float, float]:
-    """Bytes that scale with the samples, and bytes of weights."""
-    outputs = fsum(size(name) for name in op.outputs)
-    if op.kind in ("embedding", "index", "gather", "index_select"):
-        return 2 * outputs, 0.0  # only the rows that are looked up
-    weights = fsum(size(name) for name in op.inputs if graph.tensor[name].role in ("parameter", "buffer"))
-    inputs = fsum(size(name) for name in op.inputs if graph.tensor[name].role in ("value", "input"))
-    return inputs + outputs, weights
-
-
-def _gradients(graph: Graph, op: Op, size: Callable[[str], float]) -> float:
+def _gradients(graph: Graph, op: Op, share: Callable[[str], float], item: Callable[[str], int]) -> float:
     """Bytes of the gradients of an op's outputs and of its inputs, which exist together while its backward runs."""
     if not any(graph.tensor[name].gradient for name in op.outputs):
         return 0.0
-    return fsum(
-        size(name)
-        for name in (*dict.fromkeys(op.inputs), *op.outputs)
+    names = [
+        name for name in (*dict.fromkeys(op.inputs), *op.outputs)
         if graph.tensor[name].gradient and graph.tensor[name].role != "parameter"
-    )
+    ]  # fmt: skip
+    return fsum(graph.tensor[n].elements * item(graph.tensor[n].dtype) * share(n) for n in names)

@@ -29,6 +29,11 @@ def all_gather_seconds(size_bytes: float, group: int, link: Link) -> float:
     return reduce_scatter_seconds(size_bytes, group, link)
 
 
+def all_to_all_seconds(size_bytes: float, group: int, link: Link) -> float:
+    """An all-to-all; ``size_bytes`` is what each device holds, of which it keeps one part in ``group``."""
+    return reduce_scatter_seconds(size_bytes, group, link)
+
+
 def point_to_point_seconds(size_bytes: float, link: Link) -> float:
     """One message from one device to another."""
     return link.latency_seconds + size_bytes / link.reached_bytes_per_second if size_bytes else 0.0

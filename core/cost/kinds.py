@@ -17,3 +17,5 @@ TRANSCENDENTAL = frozenset({
     "_log_softmax", "_softmax", "tanh",
 })  # fmt: skip
 MATMULS = frozenset({"linear", "addmm", "baddbmm", "matmul", "mm", "bmm", "conv2d"})
+# Only the rows that are looked up are read.
+LOOKUPS = frozenset({"embedding", "index", "gather", "index_select"})

@@ -6,10 +6,10 @@ the table keeps all it touches and is reported, so that an estimate errs on the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from partita.cost.kinds import VIEWS
+from partita.cost.kinds import ATTENTION, VIEWS
 from partita.graph.model import Graph, Op
 from partita.graph.table import argument
 
@@ -36,8 +36,13 @@ class Saved:
     unknown: frozenset[str]
 
 
-def saved_tensors(graph: Graph, ops: tuple[Op, ...], split: Callable[[str], float]) -> Saved:
+def saved_tensors(
+    graph: Graph, ops: Sequence[Op], split: Callable[[str], float], scores: Callable[[Op], float] | None = None
+) -> Saved:
     """What these ops keep; ``split(name)`` is the part of a tensor that one device has (1/tp or 1).
+
+    ``scores`` gives the bytes that attention keeps beside its inputs where it isn't a fused kernel: nothing, if it is
+    computed again.
 
     Extra bytes are listed by op: a dropout's mask (1 byte an element), a norm's statistics and attention's
     log-sum-exp (4 bytes a row), the float32 log-probabilities of a cross entropy.
@@ -52,7 +57,10 @@ def saved_tensors(graph: Graph, ops: tuple[Op, ...], split: Callable[[str], floa
             root.update(dict.fromkeys(op.outputs, root.get(source, source)))
         if not any(graph.tensor[name].gradient for name in op.outputs):
             continue
-        kept, extra_bytes, known = _kept(graph, op, split)
+        if scores is not None and op.kind in ATTENTION:
+            kept, extra_bytes, known = op.inputs[:3], scores(op), True  # no bias: it was added
+        else:
+            kept, extra_bytes, known = _kept(graph, op, split)
         tensors.update(root.get(name, name) for name in kept if graph.tensor[name].role in ("value", "input"))
         if extra_bytes:
             extra[op.name] = extra_bytes

@@ -44,8 +44,8 @@ class CutClass:
     entries: tuple[str, ...]
     ops: frozenset[str]
 
-    def require(self, pieces: int, block: str) -> None:
-        """PlanError that names the numbers, when the class can't be cut into that many pieces."""
+    def require(self, pieces: int, block: str, axis: str = "tp") -> None:
+        """PlanError that names the numbers, when the class can't be cut into that many pieces along the axis."""
         if self.pads or self.size % pieces == 0:
             return
         what, size = next((w, s) for w, s in self.limits if s % pieces)
@@ -53,7 +53,7 @@ class CutClass:
         works = divisors(self.size)
         near = dict.fromkeys([max(d for d in works if d < pieces), *[d for d in works if d > pieces][:1]])
         raise PlanError(
-            f'tp={pieces} does not divide {what}={size} (block "{block}"); {listed(works)} do. '
+            f'{axis}={pieces} does not divide {what}={size} (block "{block}"); {listed(works)} do. '
             f"The remainder is {size % pieces}; nearest: {listed(near)}."
         )
 
@@ -227,6 +227,8 @@ def _class(
     name = next((word for word in ("heads", "vocabulary") if word in label_names), "hidden")
     if returned and name == "hidden":
         name = "vocabulary"
+    if name == "hidden" and any(_of_experts(graph, op, dims) for op in ops):
+        name = "experts"
     if limits and size not in limits.values():
         # What limits the cut further than query heads: the fewer heads of keys and values, seen through their views.
         limits["kv_heads"] = size
@@ -236,6 +238,14 @@ def _class(
     return CutClass(
         name, dims, size, pads, tuple(limits.items()), tuple(reductions), tuple(entries), frozenset(cut_ops)
     )
+
+
+def _of_experts(graph: Graph, op: Op, dims: Mapping[str, tuple[int, int]]) -> bool:
+    """Whether the op multiplies by a parameter of which there is one matrix for each index of the cut dim."""
+    if op.kind not in ("bmm", "matmul") or len(op.inputs) < 2 or op.inputs[1] not in dims:
+        return False
+    weight = graph.tensor[op.inputs[1]]
+    return weight.role == "parameter" and dims[weight.name][0] < len(weight.shape) - 2
 
 
 def _cut_labels(op: Op, found: Signature, dims: Mapping[str, tuple[int, int]]) -> set[str]:

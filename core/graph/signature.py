@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from partita.errors import ModelError
 
@@ -30,13 +30,18 @@ class Dim:
 
 @dataclass(frozen=True)
 class Signature:
-    """Dims of every input and output of an op, and which labels are reduced (``+``) or may not be cut (``^``)."""
+    """Dims of every input and output of an op, and which labels are reduced (``+``) or may not be cut (``^``).
+
+    ``placed`` are those labels among ``fixed`` that may be cut where the op is told which part it has: rows of causal
+    attention, tokens of a loss that is summed.
+    """
 
     inputs: tuple[tuple[Dim, ...], ...]
     outputs: tuple[tuple[Dim, ...], ...]
     reduced: frozenset[str] = frozenset()
     fixed: frozenset[str] = frozenset()
     sizes: Mapping[str, int] = field(default_factory=dict)
+    placed: frozenset[str] = frozenset()
 
     @property
     def labels(self) -> set[str]:
@@ -123,4 +128,4 @@ def bind(signature: Signature, inputs: Iterable[tuple[int, ...]], outputs: Itera
                 label = dim.factors[0]
                 sizes[label] = gcd(sizes.get(label, 0), size // dim.parts)
     sizes.update(signature.sizes)
-    return Signature(signature.inputs, signature.outputs, signature.reduced, signature.fixed, sizes)
+    return replace(signature, sizes=sizes)

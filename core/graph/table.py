@@ -148,7 +148,8 @@ def attention4(op: Op, inputs: list[Shape], outputs: list[Shape]) -> Signature:
         ]
         fixed |= {name for name in mask if name.startswith("one_")}
         sides.append(_single(*mask))
-    return Signature(tuple(sides), (_single(*lead, "heads", "s", "e"),), frozenset(), frozenset(fixed))
+    outs = (_single(*lead, "heads", "s", "e"),)
+    return Signature(tuple(sides), outs, frozenset(), frozenset(fixed), placed=frozenset({"s"} & fixed))
 
 
 def attention(op: Op, inputs: list[Shape], outputs: list[Shape]) -> Signature:
@@ -161,14 +162,15 @@ def attention(op: Op, inputs: list[Shape], outputs: list[Shape]) -> Signature:
         alone = inputs[3][0] != inputs[0][0]
         sides.append(_single("one" if alone else "b", "heads", "s", "t"))
         fixed |= {"one"} if alone else set()
-    return Signature(tuple(sides), (query,), frozenset(), frozenset(fixed), {"heads": gcd(heads, kv_heads)})
+    sizes = {"heads": gcd(heads, kv_heads)}
+    return Signature(tuple(sides), (query,), frozenset(), frozenset(fixed), sizes, frozenset({"s"} & fixed))
 
 
 def rotary(op: Op, inputs: list[Shape], outputs: list[Shape]) -> Signature:
     lead = _labels(len(inputs[0]) - 1)
     side = (*_single(*lead), Dim(("heads", "d")))
     sizes = {"heads": inputs[0][-1] // op.attributes["head_dim"]}
-    return Signature((side,), (side,), frozenset(), frozenset({*lead[1:], "d"}), sizes)
+    return Signature((side,), (side,), frozenset(), frozenset({*lead[1:], "d"}), sizes, frozenset(lead[1:]))
 
 
 def embedding(op: Op, inputs: list[Shape], outputs: list[Shape]) -> Signature:
@@ -189,7 +191,8 @@ def cross_entropy(op: Op, inputs: list[Shape], outputs: list[Shape]) -> Signatur
     plain = len(inputs) == 2 and not argument(op, 5, "label_smoothing") and not outs
     sides = [_single(*lead, "vocabulary"), _single(*lead), _single("weights")][: len(inputs)]
     fixed = frozenset({*outs, *lead, "weights", *(() if plain else ("vocabulary",))})
-    return Signature(tuple(sides), (_single(*outs),), frozenset({"vocabulary"}), fixed)
+    placed = frozenset(lead if not outs else ())
+    return Signature(tuple(sides), (_single(*outs),), frozenset({"vocabulary"}), fixed, placed=placed)
 
 
 def split(op: Op, inputs: list[Shape], outputs: list[Shape]) -> Signature:
@@ -295,6 +298,12 @@ def _rows(op: Op, inputs: list[Shape], outputs: list[Shape]) -> Signature | None
     return Signature(tuple(sides[: len(inputs)]), (_single(*lead, *tail),), frozenset(), frozenset({"rows", *lead}))
 
 
+def topk(op: Op, inputs: list[Shape], outputs: list[Shape]) -> Signature | None:
+    """The largest along a dim, which stays whole, and where they stand."""
+    one = _keeping(lambda op, rank: _dims(argument(op, 2, "dim", -1), rank))(op, inputs, outputs)
+    return one and Signature(one.inputs, one.outputs * len(outputs), one.reduced, one.fixed)
+
+
 _POINTWISE = """
     add sub mul div neg pow sqrt rsqrt exp log abs tanh gelu relu silu sigmoid erf scale clamp minimum maximum
     to contiguous clone alias dropout native_dropout masked_fill where
@@ -331,4 +340,6 @@ RULES: dict[str, Rule] = {
     "adaptive_avg_pool2d": _keeping(lambda op, rank: {rank - 2, rank - 1}),
     "conv2d": conv2d,
     "index": _rows,
+    "cumsum": _keeping(lambda op, rank: _dims(argument(op, 1, "dim"), rank)),
+    "topk": topk,
 }

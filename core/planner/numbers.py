@@ -12,14 +12,11 @@ import numpy as np
 
 from partita.cluster.placement import Placement, place
 from partita.cost.alike import Alike
-from partita.cost.block import BlockCost, block_costs, split_fraction
-from partita.cost.collective import (
-    all_gather_seconds,
-    all_reduce_seconds,
-    point_to_point_seconds,
-    reduce_scatter_seconds,
-)
+from partita.cost.block import BlockCost, block_costs
+from partita.cost.collective import all_gather_seconds, point_to_point_seconds, reduce_scatter_seconds
 from partita.cost.crossing import crossing
+from partita.cost.division import split_fraction
+from partita.cost.ending import gather_seconds, reduce_seconds, update_seconds
 from partita.cost.precision import compute_dtype, item_bytes, peak_flops
 from partita.cost.state import StateBytes, state_bytes
 from partita.graph.model import ITEM_BYTES
@@ -183,7 +180,8 @@ class Numbers:
 
     def local_elements(self, parameter: str, owner: int, tp: int) -> int:
         """Elements of a shared parameter on one device."""
-        split = split_fraction(self.groups.classes[self.groups.kinds[owner]], tp)
+        classes = self.groups.classes[self.groups.kinds[owner]]
+        split = split_fraction(classes, {cut.name: tp for cut in classes})
         return ceil(self.problem.graph.tensor[parameter].elements * split(parameter))
 
     def state(self, candidate: Candidate, elements: float) -> StateBytes:
@@ -216,8 +214,7 @@ class Numbers:
     def stage_sync(self, candidate: Candidate, trained: float, borrowed: float, tensors: float) -> float:
         """Seconds at a step's end of a stage with that many trained and borrowed elements on a device.
 
-        ``tensors`` are the trained parameters that hold them: a process on the host spends an op's time on each in
-        the update, and with dp > 1 in copying it into a bucket and out again.
+        ``tensors`` are the trained parameters that hold them.
         """
         if trained == np.inf:
             return 0.0
@@ -227,27 +224,21 @@ class Numbers:
         return exchange + self.update_seconds(candidate, trained, tensors)
 
     def reduce_seconds(self, candidate: Candidate, trained: float) -> float:
-        """Adding up a step's gradients over dp; from ZeRO 2 on that is done block by block in the backward pass."""
+        """Adding up a step's gradients over dp."""
         wide = self.cluster.link(self.placement(candidate).dp_crosses)
-        if candidate.zero == 0:
-            return all_reduce_seconds(trained * self.width, candidate.dp, wide)
-        return reduce_scatter_seconds(trained * self.width, candidate.dp, wide) if candidate.zero == 1 else 0.0
+        return reduce_seconds(trained * self.width, candidate.zero, candidate.dp, wide)
 
     def gather_seconds(self, candidate: Candidate, trained: float) -> float:
-        """Gathering what each copy updated, in ZeRO 1 and 2; in ZeRO 3 blocks gather their weights in every turn."""
+        """Gathering what each copy updated."""
         wide = self.cluster.link(self.placement(candidate).dp_crosses)
-        return all_gather_seconds(trained * self.width, candidate.dp, wide) if candidate.zero in (1, 2) else 0.0
+        return gather_seconds(trained * self.width, candidate.zero, candidate.dp, wide)
 
     def update_seconds(self, candidate: Candidate, trained: float, tensors: float) -> float:
-        """The update reads and writes the optimizer's state and the weights, and reads the gradients."""
+        """The update of that many elements in that many tensors."""
+        problem, c = self.problem, candidate
         device = self.cluster.device
-        state = state_bytes(self.problem.precision, self.problem.optimizer, 0, 1)
-        shard = trained / candidate.dp if candidate.zero else trained
-        moved = shard * (2 * state.optimizer + 2 * state.parameters + state.gradients)
-        update = moved / (device.memory_bytes_per_second * device.memory_efficiency)
-        if device.on_host:
-            update += tensors * device.op_seconds * (3 if candidate.dp > 1 else 1)
-        return update * self.cluster.slowdown(candidate.dp * candidate.tp * candidate.pp)
+        update = update_seconds(device, problem.precision, problem.optimizer, trained, tensors, c.zero, c.dp)
+        return update * self.cluster.slowdown(c.dp * c.tp * c.pp)
 
     def held(self, candidate: Candidate) -> np.ndarray:
         """[n]: bytes that each block keeps of a micro-batch until its backward; with recomputation its inputs alone."""

@@ -1,10 +1,17 @@
-"""Schedules: every stage's order of turns. One small file each; what a device holds is counted from the order."""
+"""Schedules: every lane's order of turns. One small file each; what a device holds is counted from the order."""
 
 from partita.schedules.forward import forward_only
 from partita.schedules.gpipe import gpipe
+from partita.schedules.interlaced import interlaced
+from partita.schedules.interleaved import interleaved
+from partita.schedules.named import GENERATORS, find
 from partita.schedules.one_f_one_b import one_f_one_b
-from partita.schedules.turn import Turn, in_flight
+from partita.schedules.schedule import Schedule
+from partita.schedules.three_f_one_b import three_f_one_b
+from partita.schedules.turn import Phase, Turn, in_flight
+from partita.schedules.zero_bubble import zero_bubble
 
-GENERATORS = {"1f1b": one_f_one_b, "gpipe": gpipe}
-
-__all__ = ["GENERATORS", "Turn", "forward_only", "gpipe", "in_flight", "one_f_one_b"]
+__all__ = [
+    "GENERATORS", "Phase", "Schedule", "Turn", "find", "forward_only", "gpipe", "in_flight", "interlaced",
+    "interleaved", "one_f_one_b", "three_f_one_b", "zero_bubble",
+]  # fmt: skip

@@ -1,7 +1,8 @@
 """What the tasks of a plan take: the planner's own cost model, asked for a plan that exists.
 
-Nothing is priced here. Seconds of turns, of the end of a step, bytes of state and of activations come from
-``planner.numbers``, with the devices where the plan puts them.
+Nothing is priced here. Of a plan like those that the planner lists, seconds of turns, of the end of a step, bytes of
+state and of activations come from ``planner.numbers``, with the devices where the plan puts them: the same floats. Any
+other plan is priced stage by stage (``simulate.stages``), from the same costs of blocks.
 """
 
 from __future__ import annotations
@@ -12,30 +13,30 @@ from math import ceil, prod
 
 import numpy as np
 
-from partita.cluster import Cluster, Link
+from partita.cluster import Cluster
 from partita.cluster.placement import Placement, placed
 from partita.cost.alike import Alike, alike, require_tp
+from partita.cost.division import AttentionKernel
 from partita.errors import PlanError
 from partita.graph import Graph
-from partita.plan import MemoryBytes, Plan
-from partita.planner.build import stage_memory
+from partita.plan import BATCH_CUT, Cut, MemoryBytes, Plan
+from partita.planner.build import FORMULAS, stage_memory
 from partita.planner.candidates import Candidate
 from partita.planner.formula import ChainTable, segments
 from partita.planner.numbers import BlockSeconds, Numbers
 from partita.problem import Problem
+from partita.simulate.stages import Stages, whole_links
 from partita.spacetime.lower import require_blocks
 from partita.spacetime.program import Transfer
-
-# With it, seconds of a collective are the bytes that a device sends.
-UNIT = Link(1.0)
 
 
 @dataclass(frozen=True)
 class Costs:
     """Seconds of a task by (stage, kind), of which ``collective_seconds`` are in collectives that send so many bytes.
 
-    ``memory`` by stage, with the activations of one micro-batch. ``table`` and ``bounds`` are the same numbers as the
-    planner's formula takes them.
+    ``memory`` by stage, with the activations of one micro-batch: what the stage adds to those before it on the same
+    device. ``table`` and ``bounds`` are the same numbers as the planner's formula takes them; ``table`` is None for a
+    plan that no formula speaks of.
     """
 
     seconds: Mapping[tuple[int, str], float]
@@ -43,37 +44,96 @@ class Costs:
     collective_bytes: Mapping[tuple[int, str], float]
     size_bytes: Callable[[Transfer], float]
     memory: tuple[MemoryBytes, ...]
-    table: ChainTable
+    table: ChainTable | None
     bounds: tuple[int, ...]
 
 
-def costs(graph: Graph, plan: Plan, cluster: Cluster, groups: Alike | None = None) -> Costs:
+def costs(
+    graph: Graph, plan: Plan, cluster: Cluster, groups: Alike | None = None, attention: AttentionKernel = "fused"
+) -> Costs:
     """The costs of a plan's tasks on a cluster. ``graph`` may have any number of samples; ``groups``: if known already.
 
-    PlanError where the plan isn't of this graph, where this cluster has no such devices, and for cuts and stages whose
-    costs aren't known.
+    ``attention``: whether scores lie in memory (``cost.attention``). PlanError where the plan isn't of this graph,
+    where this cluster has no such devices, and for cuts that a block doesn't have or pieces that don't divide it.
     """
     groups = groups or alike(graph)
-    candidate = _candidate(plan)
     bounds = _bounds(graph, plan)
+    if attention == "fused" and _uniform(plan, groups, bounds):
+        return _planned(graph, plan, cluster, groups, bounds)
+    return _by_stage(Stages(graph, plan, cluster, groups, attention), bounds)
+
+
+def _uniform(plan: Plan, groups: Alike, bounds: tuple[int, ...]) -> bool:
+    """Whether the planner could have listed the plan: its formula's schedules, all stages alike, all or no classes."""
+    shapes = {(stage.dp, stage.tp, stage.samples, stage.micro_batches) for stage in plan.stages}
+    zeros = {strategy.zero for stage in plan.stages for strategy in stage.strategies}
+    devices = sum(len(stage.devices) for stage in plan.stages)
+    if len(shapes) > 1 or len(zeros) > 1 or plan.order.generator not in FORMULAS or devices > len(plan.devices):
+        return False
+    if any(stage.other_axes for stage in plan.stages):
+        return False
+    ((_, tp, _, _),) = shapes
+    for stage, (i, j) in zip(plan.stages, _spans(bounds), strict=True):
+        for kind, strategy in zip(groups.kinds[i:j], stage.strategies, strict=True):
+            wanted = {Cut(cut.name, ("tensor",)) for cut in groups.classes[kind]} if tp > 1 else set()
+            if {cut for cut in strategy.cuts if tp > 1 or cut.axes != ("tensor",)} - {BATCH_CUT} != wanted:
+                return False
+    return True
+
+
+def _planned(graph: Graph, plan: Plan, cluster: Cluster, groups: Alike, bounds: tuple[int, ...]) -> Costs:
+    """From the planner's numbers."""
+    candidate = _candidate(plan)
     require_tp(graph, groups, candidate.tp)
     problem = Problem(graph, cluster, plan.global_batch, plan.precision, plan.optimizer, plan.target)
     numbers = Numbers(problem, groups, places={candidate.mesh: _placement(plan, cluster, candidate)})
-    _check_cuts(plan, numbers, candidate)
     again = np.array([s.recompute == "full" for stage in plan.stages for s in stage.strategies])
     seconds = _block_seconds(numbers, candidate, again)
     tasks, collective = _tasks(numbers, candidate, bounds, seconds)
-    unit = replace(cluster, intra_node=UNIT, inter_node=UNIT, cores=None, node_bytes_per_second=None)
     places = {candidate.mesh: numbers.placement(candidate)}
-    counting = Numbers(replace(problem, cluster=unit), groups, numbers.costs_by_tp, places)
+    counting = Numbers(replace(problem, cluster=whole_links(cluster)), groups, numbers.costs_by_tp, places)
     _, counted = _tasks(counting, candidate, bounds, _block_seconds(counting, candidate, again))
     table = numbers.table(candidate, float(problem.memory_limit))
     table = replace(table, forward=seconds.forward, backward=seconds.backward)
     return Costs(
-        tasks, collective, counted, _sizes(numbers, candidate),
+        tasks, collective, counted, _sizes(numbers.item, numbers.ratio(candidate)),
         tuple(_memory(numbers, candidate, again, stage, i, j) for stage, (i, j) in enumerate(_spans(bounds))),
         table, bounds,
     )  # fmt: skip
+
+
+def _by_stage(stages: Stages, bounds: tuple[int, ...]) -> Costs:
+    """From the stages, each by itself."""
+    plan = stages.plan
+    put_off = stages.put_off
+    tasks, collective = _stage_tasks(stages, put_off)
+    _, counted = _stage_tasks(stages.on(whole_links(stages.cluster)), put_off)
+    return Costs(
+        tasks, collective, counted, _sizes(stages.item, stages.ratio(plan.stages[0])),
+        tuple(stages.memory(index) for index in range(len(plan.stages))), None, bounds,
+    )  # fmt: skip
+
+
+def _stage_tasks(
+    stages: Stages, put_off: frozenset[int]
+) -> tuple[dict[tuple[int, str], float], dict[tuple[int, str], float]]:
+    """Seconds of every task, and those of its collectives. ``put_off``: stages with turns for gradients of weights."""
+    tasks: dict[tuple[int, str], float] = {}
+    collective: dict[tuple[int, str], float] = {}
+    for index, stage in enumerate(stages.plan.stages):
+        turns = stages.turns(stage)
+        reduce, update, gather = stages.ending(stage)
+        later = turns.weight if index in put_off else 0.0
+        for kind, total, part in (
+            ("forward", turns.forward, turns.forward_collective),
+            ("backward", turns.backward - later, turns.backward_collective),
+            ("weight", later, 0.0),
+            ("reduce", reduce, reduce),
+            ("update", update + gather, gather),
+        ):
+            tasks[index, kind] = total
+            collective[index, kind] = part
+    return tasks, collective
 
 
 def _spans(bounds: tuple[int, ...]) -> list[tuple[int, int]]:
@@ -82,19 +142,14 @@ def _spans(bounds: tuple[int, ...]) -> list[tuple[int, int]]:
 
 def _candidate(plan: Plan) -> Candidate:
     """The plan as the planner lists it; what differs between blocks (recomputation) is looked at later."""
-    shapes = {(stage.dp, stage.tp, stage.samples, stage.micro_batches) for stage in plan.stages}
-    zeros = {strategy.zero for stage in plan.stages for strategy in stage.strategies}
-    if len(shapes) > 1 or len(zeros) > 1:
-        raise PlanError(
-            f"stages of different (dp, tp, samples, micro-batches) {sorted(shapes)} or ZeRO {sorted(zeros)} "
-            "can't be simulated yet; give every stage the same"
-        )
-    ((dp, tp, samples, micro_batches),) = shapes
-    if samples % dp:
-        raise PlanError(f"a turn's {samples} samples can't be divided over dp={dp}")
-    (zero,) = zeros
+    stage = plan.stages[0]
+    if stage.samples % stage.dp:
+        raise PlanError(f"a turn's {stage.samples} samples can't be divided over dp={stage.dp}")
     full = all(strategy.recompute == "full" for stage in plan.stages for strategy in stage.strategies)
-    return Candidate(len(plan.stages), tp, dp, zero, full, plan.order.generator, samples // dp, micro_batches)
+    return Candidate(
+        len(plan.stages), stage.tp, stage.dp, stage.strategies[0].zero, full, plan.order.generator,
+        stage.samples // stage.dp, stage.micro_batches,
+    )  # fmt: skip
 
 
 def _bounds(graph: Graph, plan: Plan) -> tuple[int, ...]:
@@ -115,18 +170,6 @@ def _placement(plan: Plan, cluster: Cluster, candidate: Candidate) -> Placement:
         )
     dp, tp, pp = candidate.mesh
     return placed(cluster, plan.devices, dp, tp, pp)
-
-
-def _check_cuts(plan: Plan, numbers: Numbers, candidate: Candidate) -> None:
-    """The cost model knows blocks whose classes are all cut, or none."""
-    strategies = [(block, s) for stage in plan.stages for block, s in zip(stage.blocks, stage.strategies, strict=True)]
-    for (block, strategy), cost in zip(strategies, numbers.costs(candidate.tp), strict=True):
-        cuts = strategy.cut_along("tensor")
-        if candidate.tp > 1 and cuts != set(cost.cuts):
-            raise PlanError(
-                f'block "{block}" cuts {sorted(cuts)} over tp={candidate.tp}; what it takes is known only where all '
-                f"that can be cut is: {sorted(set(cost.cuts))}"
-            )
 
 
 def _chosen(candidate: Candidate, again: np.ndarray, values: Callable[[Candidate], np.ndarray]) -> np.ndarray:
@@ -173,9 +216,8 @@ def _tasks(
     return tasks, collective
 
 
-def _sizes(numbers: Numbers, candidate: Candidate) -> Callable[[Transfer], float]:
+def _sizes(item: Callable[[str], int], ratio: float) -> Callable[[Transfer], float]:
     """Bytes of a message: a micro-batch's values grow with its samples, and have the precision's dtype."""
-    ratio, item = numbers.ratio(candidate), numbers.item
 
     def size_bytes(transfer: Transfer) -> float:
         size = prod(transfer.shape) * item(transfer.dtype)

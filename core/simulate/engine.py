@@ -20,8 +20,6 @@ from partita.simulate.sharing import Message, Sharing
 from partita.spacetime.communication import ahead, begins_with
 from partita.spacetime.program import Program, Task, Transfer
 
-TURNS = frozenset({"forward", "backward"})
-
 
 @dataclass(frozen=True)
 class Timing:
@@ -41,7 +39,7 @@ class _Device:
 
     __slots__ = ("arrivals", "ends", "groups", "issued", "number", "position", "posted", "queue", "starts")
 
-    def __init__(self, number: int, queue: Sequence[Task], groups: Mapping[str, _Group | None]):
+    def __init__(self, number: int, queue: Sequence[Task], groups: Mapping[tuple[int, str], _Group | None]):
         self.number, self.queue, self.groups = number, queue, groups
         self.position = self.posted = 0
         self.issued = [0.0] * len(queue)
@@ -107,7 +105,8 @@ class _Clock:
                 number,
                 queue,
                 {
-                    kind: _group(groups, begins_with(program, number, kind))
+                    (place.stage, kind): _group(groups, begins_with(program, number, place.stage, kind))
+                    for place in program.places[number]
                     for kind in ("forward", "backward", "reduce")
                 },
             )
@@ -175,14 +174,15 @@ class _Clock:
 
     def _begin(self, device: _Device, task: Task, now: float) -> None:
         """A turn, a reduction or an update, once all who take part are there."""
-        group = device.groups.get(task.kind)
+        group = device.groups.get((task.stage, task.kind))
         members = [device]
         if group is not None:
             group.waiting.append(device)
             if len(group.waiting) < len(group.members):
                 return
             members, group.waiting = group.waiting, []
-            met = {(member.queue[member.position].kind, member.queue[member.position].micro) for member in members}
+            tasks = [member.queue[member.position] for member in members]
+            met = {(task.kind, task.stage, task.micro) for task in tasks}
             if len(met) > 1:
                 raise PlanError(
                     f"devices {list(group.members)} meet in a collective of different tasks: {sorted(met, key=str)}"
@@ -206,13 +206,15 @@ class _Clock:
             return
         sender, receiver = stream.sent.popleft(), stream.posted.popleft()
         send, receive = self.devices[source].queue[sender], self.devices[target].queue[receiver]
-        if send.reads[0] != receive.writes[0]:
+        assert send.transfer is not None
+        assert receive.transfer is not None
+        gone, wanted = send.transfer.key(send.micro), receive.transfer.key(receive.micro)
+        if gone != wanted:
             raise PlanError(
-                f'device {source} sends "{send.reads[0]}" where device {target} receives "{receive.writes[0]}": '
+                f'device {source} sends "{gone}" where device {target} receives "{wanted}": '
                 "between two devices both sides must keep one order"
             )
         transfer = send.transfer
-        assert transfer is not None
         key = (transfer.tensor, transfer.what)
         size = self.sizes.get(key)
         if size is None:
@@ -259,7 +261,7 @@ def _standstill(devices: Mapping[int, _Device], first: _Device) -> str:
             clauses.append(f'device {device.number} waits for "{task.writes[0]}" from device {task.peer}')
             device = devices[task.peer]
         else:
-            group = device.groups[task.kind]
+            group = device.groups[task.stage, task.kind]
             assert group is not None
             absent = [n for n in group.members if devices[n] not in group.waiting]
             clauses.append(

@@ -1,8 +1,9 @@
 """The memory of a device over a step, counted from its queue and the times of its tasks.
 
 State and the framework's own are there from the first second to the last. A micro-batch's activations exist from the
-start of its forward turn to the end of its backward turn, temporary tensors while a backward turn runs. *Buffers* are
-what the program itself holds: a value from when its receive is posted until the forward turn takes it in, an output
+start of its forward turn to the end of its last turn (backward, or weight gradients that were put off), those of a
+stage without backward turns while its forward turn runs; temporary tensors exist while a backward turn runs. *Buffers*
+are what the program itself holds: a value from when its receive is posted until the forward turn takes it in, an output
 and an arrived gradient until the backward turn has used it, a gradient to be sent until it has been. The prediction of
 a plan counts all of these but the buffers.
 """
@@ -49,10 +50,19 @@ class Peak:
         return {**self.memory.items(), "buffers": self.buffers}
 
 
+def held_by(stages: Sequence[MemoryBytes]) -> MemoryBytes:
+    """What a device holds all the time, from the memory of each stage that it serves. One turn runs at a time."""
+    return MemoryBytes(
+        parameters=sum(stage.parameters for stage in stages), gradients=sum(stage.gradients for stage in stages),
+        optimizer=sum(stage.optimizer for stage in stages), activations=0, temporary=0,
+        framework=max(stage.framework for stage in stages),
+    )  # fmt: skip
+
+
 def timeline(
-    queue: Sequence[Task], timing: Timing, memory: MemoryBytes, size_bytes: Callable[[Transfer], float]
+    queue: Sequence[Task], timing: Timing, memory: Sequence[MemoryBytes], size_bytes: Callable[[Transfer], float]
 ) -> Iterator[Moment]:
-    """What changes on a device, moment after moment; ``memory`` has the activations of one micro-batch."""
+    """What changes on a device, moment after moment; ``memory[stage]`` has the activations of one micro-batch."""
     activations = temporary = buffers = 0
     yield Moment(0.0, 0, 0, 0)
     # Stable: at one moment, what is freed by an earlier task goes before what a later one takes.
@@ -70,13 +80,14 @@ def peak(moments: Iterator[Moment], memory: MemoryBytes) -> Peak:
 
 
 def _changes(
-    queue: Sequence[Task], timing: Timing, memory: MemoryBytes, size_bytes: Callable[[Transfer], float]
+    queue: Sequence[Task], timing: Timing, memory: Sequence[MemoryBytes], size_bytes: Callable[[Transfer], float]
 ) -> Iterator[tuple[float, int, int, int]]:
     """(seconds, activations, temporary, buffers) of every change, task after task."""
     sizes: dict[tuple[str, str], int] = {}
     # Names that are in a buffer where the walk stands. A value that a forward turn took in is an activation.
     buffered: dict[str, int] = {}
     sent = {task.reads[0]: task.transfer for task in queue if task.kind == "send"}
+    phases = {(task.kind, task.stage) for task in queue}
 
     def size(transfer: Transfer | None) -> int:
         if transfer is None:
@@ -96,13 +107,18 @@ def _changes(
 
     for position, task in enumerate(queue):
         start, end = timing.starts[position], timing.ends[position]
+        stage = memory[task.stage]
         if task.kind == "forward":
-            yield start, memory.activations, 0, -drop(task.reads)
-            yield end, 0, 0, put(task.writes)
+            kept = ("backward", task.stage) in phases
+            yield start, stage.activations, 0, -drop(name for name in task.reads if name in task.frees or kept)
+            yield end, 0 if kept else -stage.activations, 0, put(task.writes) - drop(task.frees)
         elif task.kind == "backward":
-            yield start, 0, memory.temporary, 0
+            yield start, 0, stage.temporary, 0
             freed = drop(task.frees)
-            yield end, -memory.activations, -memory.temporary, put(task.writes) - freed
+            over = 0 if ("weight", task.stage) in phases else stage.activations
+            yield end, -over, -stage.temporary, put(task.writes) - freed
+        elif task.kind == "weight":
+            yield end, -stage.activations, 0, 0
         elif task.kind == "receive":
             assert task.transfer is not None
             buffered[task.writes[0]] = size(task.transfer)

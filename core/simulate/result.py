@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import fsum
 
+from partita.plan import MemoryBytes
 from partita.simulate.costs import Costs
-from partita.simulate.engine import TURNS, Timing
-from partita.simulate.memory import Moment, Peak, peak, timeline
-from partita.spacetime.program import Program, Task
+from partita.simulate.engine import Timing
+from partita.simulate.memory import Moment, Peak, held_by, peak, timeline
+from partita.spacetime.program import TURNS, Program, Task
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,11 @@ class Simulation:
     @cached_property
     def peaks(self) -> dict[int, Peak]:
         """By device: the most that it holds."""
-        memory, places = self.costs.memory, self.program.places
-        return {device: peak(self.memory(device), memory[places[device].stage]) for device in self.timings}
+        return {device: peak(self.memory(device), self.held(device)) for device in self.timings}
+
+    def held(self, device: int) -> MemoryBytes:
+        """What the device holds all the time, of all stages that it serves."""
+        return held_by([self.costs.memory[place.stage] for place in self.program.places[device]])
 
     def intervals(self, device: int) -> Iterator[tuple[Task, float, float]]:
         """The device's tasks with their first and last second; of sends and receives those of the message."""
@@ -85,9 +89,8 @@ class Simulation:
 
     def memory(self, device: int) -> Iterator[Moment]:
         """The device's memory that changes, moment after moment."""
-        stage = self.program.places[device].stage
         queue, timing = self.program.queues[device], self.timings[device]
-        return timeline(queue, timing, self.costs.memory[stage], self.costs.size_bytes)
+        return timeline(queue, timing, self.costs.memory, self.costs.size_bytes)
 
     @cached_property
     def _counts(self) -> dict[int, Counter[tuple[int, str]]]:

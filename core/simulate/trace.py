@@ -24,13 +24,12 @@ def trace(simulation: Simulation) -> str:
 
 def _events(simulation: Simulation) -> Iterator[dict[str, Any]]:
     for device in sorted(simulation.timings):
-        stage = simulation.program.places[device].stage
-        name = {"name": f"device {device}, stage {stage}"}
+        stages = [place.stage for place in simulation.program.places[device]]
+        name = {"name": f"device {device}, stage{'s' * (len(stages) > 1)} {', '.join(map(str, stages))}"}
         yield {"ph": "M", "pid": device, "name": "process_name", "args": name}
         yield {"ph": "M", "pid": device, "name": "process_sort_index", "args": {"sort_index": device}}
         yield from _tasks(simulation, device)
-        memory = simulation.costs.memory[stage]
-        state = memory.total - memory.activations - memory.temporary
+        state = simulation.held(device).total
         for moment in simulation.memory(device):
             held = {"state": state, "activations": moment.activations, "temporary": moment.temporary,
                     "buffers": moment.buffers}  # fmt: skip

@@ -2,15 +2,49 @@
 
 A device takes the tasks of its queue one after another. A send doesn't wait. Receives are posted ahead of the task that
 waits for them. From one device to another, values are one stream and gradients another, each in order. Devices that
-share collectives carry out the tasks that hold them together.
+share collectives carry out the tasks that hold them together. What crosses stages is whole on each device of a copy,
+and comes from the device itself where that has it, else from one device of the copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 
-from partita.spacetime.program import Program, Task
+from partita.spacetime.program import TURNS, Place, Program, Task
+
+
+class Meshes:
+    """Who talks to whom across stages, from the devices of each and their places."""
+
+    def __init__(self, places: Mapping[int, tuple[Place, ...]], devices_of: Sequence[Sequence[int]]):
+        self.places, self.devices_of = places, devices_of
+        self._widths: dict[int, int] = {}
+
+    def stages(self, device: int) -> list[int]:
+        """The stages that a device serves."""
+        return [place.stage for place in self.places[device]]
+
+    def place(self, device: int, stage: int) -> Place:
+        """The device's place in a stage that it serves."""
+        return next(place for place in self.places[device] if place.stage == stage)
+
+    def copy(self, stage: int, data: int) -> Sequence[int]:
+        """The devices of one data-parallel copy of a stage."""
+        if stage not in self._widths:
+            self._widths[stage] = 1 + max(self.place(device, stage).tensor for device in self.devices_of[stage])
+        width = self._widths[stage]
+        return self.devices_of[stage][data * width : (data + 1) * width]
+
+    def source(self, device: int, stage: int, other: int) -> int:
+        """The device of the stage ``other`` from which a device of ``stage`` has what crosses: itself, if it can."""
+        place = self.place(device, stage)
+        copy = self.copy(other, place.data)
+        return device if device in copy else copy[place.tensor % len(copy)]
+
+    def readers(self, device: int, stage: int, other: int) -> list[int]:
+        """The devices of ``other`` that have from this device of ``stage`` what crosses; itself among them, if so."""
+        return [d for d in self.copy(other, self.place(device, stage).data) if self.source(d, other, stage) == device]
 
 
 def ahead(queue: Sequence[Task], index: int) -> int:
@@ -18,19 +52,21 @@ def ahead(queue: Sequence[Task], index: int) -> int:
 
     No further: what is posted has its memory, and a schedule bounds how many micro-batches a device holds.
     """
-    turns = (place for place in range(index, len(queue)) if queue[place].kind in ("forward", "backward"))
+    turns = (place for place in range(index, len(queue)) if queue[place].kind in TURNS)
     return next(islice(turns, 1, None), len(queue) - 1) + 1
 
 
-def begins_with(program: Program, device: int, kind: str) -> tuple[int, ...]:
-    """Devices that begin a task together with this one, itself among them: those of its collectives.
+def begins_with(program: Program, device: int, stage: int, kind: str) -> tuple[int, ...]:
+    """Devices that begin a task of a stage together with this one, itself among them: those of its collectives.
 
-    Tensor parallelism has collectives in every turn, ZeRO 2 in the backward turns, ZeRO 3 in both.
+    Parallelism inside a copy has collectives in forward and backward turns, ZeRO 2 in the backward turns, ZeRO 3 in
+    both. Gradients are added up over all devices of a stage that hold the same part of a parameter.
     """
-    stage = program.places[device].stage
-    data = program.data_group(device)
+    data = program.data_group(device, stage)
     if kind == "reduce":
-        return data
+        return program.devices_of[stage] if program.pieces[stage].partial else data
+    if kind == "weight":
+        return (device,)
     if program.zero < (2 if kind == "backward" else 3) or len(data) == 1:
-        return program.tensor_group(device)
+        return program.tensor_group(device, stage)
     return data if program.tp[stage] == 1 else program.devices_of[stage]

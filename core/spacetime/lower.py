@@ -16,10 +16,10 @@ def stage_code(stage: Stage) -> StageCode:
     """A stage as transform takes it."""
     return StageCode(
         tuple(
-            BlockCode(block, strategy.cut_along("tensor"), strategy.recompute == "full")
+            BlockCode(block, strategy.cuts, strategy.recompute == "full")
             for block, strategy in zip(stage.blocks, stage.strategies, strict=True)
         ),
-        stage.tp,
+        (*stage.inner, *(axis for axis in stage.other_axes if axis.kind == "turns")),
     )
 
 
@@ -31,10 +31,10 @@ def lower(graph: Graph, plan: Plan) -> Program:
     isn't valid.
     """
     require_blocks(graph, plan)
-    shapes = {(stage.dp, stage.tp, stage.samples, stage.micro_batches) for stage in plan.stages}
+    shapes = {(stage.dp, stage.samples, stage.micro_batches) for stage in plan.stages}
     if len(shapes) > 1:
-        raise PlanError(f"stages of different dp, tp or micro-batch can't be lowered yet: {sorted(shapes)}")
-    ((dp, _, samples, micro_batches),) = shapes
+        raise PlanError(f"stages of different dp or micro-batch can't be lowered yet: {sorted(shapes)}")
+    ((dp, samples, micro_batches),) = shapes
     if samples != graph.samples * dp:
         raise PlanError(
             f'graph "{graph.name}" was captured with {graph.samples} samples, the plan needs {samples // dp} '
@@ -42,8 +42,9 @@ def lower(graph: Graph, plan: Plan) -> Program:
         )
     pieces = transform(graph, [stage_code(stage) for stage in plan.stages])
     devices_of = tuple(tuple(stage.devices) for stage in plan.stages)
-    places = assign(devices_of, [s.dp for s in plan.stages], [s.tp for s in plan.stages])
-    turns = order(plan.order.generator, len(plan.stages), micro_batches, places)
+    widths = tuple(stage.width for stage in plan.stages)
+    places = assign(devices_of, [s.dp for s in plan.stages], widths)
+    turns = order(plan.order, places)
     queues = preserve(Version(graph, pieces), places, devices_of, turns)
     shared: dict[str, tuple[int, ...]] = {}
     for name, owner, copy in shared_parameters(graph, pieces):
@@ -53,8 +54,8 @@ def lower(graph: Graph, plan: Plan) -> Program:
         raise PlanError(f"blocks of different ZeRO stages can't be lowered yet: {sorted(zeros)}")
     (zero,) = zeros
     program = Program(
-        pieces, queues, places, devices_of, tuple(s.dp for s in plan.stages), tuple(s.tp for s in plan.stages),
-        micro_batches, samples // dp, zero, graph.loss, shared,
+        pieces, queues, places, devices_of, tuple(s.dp for s in plan.stages), widths, micro_batches, samples // dp,
+        zero, graph.loss, shared, tuple(s.inner for s in plan.stages),
     )  # fmt: skip
     return prove(graph, program)
 

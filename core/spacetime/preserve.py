@@ -17,7 +17,8 @@ from partita.errors import PlanError
 from partita.graph import Graph
 from partita.graph.model import ITEM_BYTES
 from partita.schedules import Turn
-from partita.spacetime.program import Piece, Place, Task, Transfer
+from partita.spacetime.communication import Meshes
+from partita.spacetime.program import Piece, Place, Task, Transfer, made, put_off_by, saved
 
 
 @dataclass(frozen=True)
@@ -35,54 +36,52 @@ class Version:
 
 def preserve(
     version: Version,
-    places: Mapping[int, Place],
+    places: Mapping[int, tuple[Place, ...]],
     devices_of: Sequence[Sequence[int]],
     turns: Mapping[int, Sequence[Turn]],
 ) -> dict[int, tuple[Task, ...]]:
     """Every device's queue for a step. PlanError when a stage reads what a later stage makes."""
-    queues = {}
+    meshes, queues = Meshes(places, devices_of), {}
     for device in sorted(places):
         micro_batches = len({turn.micro for turn in turns[device]})
-        tasks = turn_tasks([version] * micro_batches, device, places, devices_of, turns[device])
-        queues[device] = (*tasks, *step_tasks(version, device, places, devices_of))
-    return queues
+        tasks = _all_turns([version] * micro_batches, device, meshes, turns[device])
+        queues[device] = (*tasks, *_step(version, device, meshes))
+    return in_order(queues)
 
 
 def turn_tasks(
     versions: Sequence[Version],
     device: int,
-    places: Mapping[int, Place],
+    places: Mapping[int, tuple[Place, ...]],
     devices_of: Sequence[Sequence[int]],
     turns: Sequence[Turn],
 ) -> tuple[Task, ...]:
     """A device's turns with the transfers around them; ``versions[m]`` is the code that micro-batch m runs."""
-    stage, peers = _stage_and_peers(device, places, devices_of)
-    trains = any(turn.phase == "backward" for turn in turns)
-    tasks: list[Task] = []
-    for turn in turns:
-        version = versions[turn.micro]
-        tasks += _turn_tasks(version.pieces[stage], version.edges, turn, peers, trains)
-    return tuple(tasks)
+    return _all_turns(versions, device, Meshes(places, devices_of), turns)
 
 
 def step_tasks(
-    version: Version, device: int, places: Mapping[int, Place], devices_of: Sequence[Sequence[int]]
+    version: Version, device: int, places: Mapping[int, tuple[Place, ...]], devices_of: Sequence[Sequence[int]]
 ) -> tuple[Task, ...]:
     """A device's end of a step, after its last turn."""
-    graph, pieces = version.graph, version.pieces
-    stage, peers = _stage_and_peers(device, places, devices_of)
-    # A frozen parameter has no gradient, and no new value after the update.
-    shared = [pair for pair in shared_parameters(graph, pieces) if graph.tensor[pair[0]].gradient]
-    return tuple(_shared_tasks(stage, [_parameter(graph, pieces, *pair) for pair in shared], peers))
+    return _step(version, device, Meshes(places, devices_of))
 
 
-def _stage_and_peers(
-    device: int, places: Mapping[int, Place], devices_of: Sequence[Sequence[int]]
-) -> tuple[int, list[int]]:
-    """The device's stage, and the device to talk to in each stage."""
-    stage = places[device].stage
-    index = list(devices_of[stage]).index(device)
-    return stage, [devices[index] for devices in devices_of]
+def _all_turns(versions: Sequence[Version], device: int, meshes: Meshes, turns: Sequence[Turn]) -> tuple[Task, ...]:
+    trains = {turn.stage for turn in turns if turn.phase == "backward"}
+    puts_off = {turn.stage for turn in turns if turn.phase == "weight"}
+    tasks: list[Task] = []
+    for turn in turns:
+        version, stage = versions[turn.micro], turn.stage
+        around = _Around(version.pieces[stage], version.edges, turn.micro, device, meshes)
+        if turn.phase == "forward":
+            tasks += around.forward(stage in trains)
+        elif turn.phase == "backward":
+            tasks += around.backward(stage in puts_off)
+        else:
+            put_off = (put_off_by(stage, turn.micro),)
+            tasks.append(Task("weight", stage, turn.micro, reads=put_off, frees=put_off))
+    return tuple(_freed(tasks, trains))
 
 
 def _edges(graph: Graph, pieces: Sequence[Piece]) -> list[Transfer]:
@@ -111,49 +110,142 @@ def _edges(graph: Graph, pieces: Sequence[Piece]) -> list[Transfer]:
     return sorted(edges, key=lambda edge: (edge.source, edge.target, position[edge.tensor]))
 
 
-def _turn_tasks(piece: Piece, edges: Sequence[Transfer], turn: Turn, peers: Sequence[int], trains: bool) -> list[Task]:
-    """A forward or backward task with the transfers around it. Without training nothing is kept after its last send."""
-    stage, micro = piece.stage, turn.micro
-    arriving = [edge for edge in edges if edge.target == stage]
-    leaving = [edge for edge in edges if edge.source == stage]
-    saved = f"saved@{micro}"
-    if turn.phase == "forward":
-        tasks = [_receive(edge, micro, peers[edge.source]) for edge in arriving]
+class _Around:
+    """A turn of a stage on one device, with the transfers around it."""
+
+    def __init__(self, piece: Piece, edges: Sequence[Transfer], micro: int, device: int, meshes: Meshes):
+        self.piece, self.stage, self.micro, self.device, self.meshes = piece, piece.stage, micro, device, meshes
+        self.arriving = [edge for edge in edges if edge.target == piece.stage]
+        self.leaving = [edge for edge in edges if edge.source == piece.stage]
+
+    def forward(self, trains: bool) -> list[Task]:
+        stage, micro = self.stage, self.micro
+        tasks, reads = [], {}
+        for edge in self.arriving:
+            source = self._source(edge.source)
+            if source == self.device:
+                reads[edge.tensor] = made(edge.tensor, micro)
+            else:
+                reads[edge.tensor] = edge.key(micro)
+                tasks.append(Task("receive", stage, micro, edge, peer=source, writes=(edge.key(micro),)))
+        kept = (saved(stage, micro),) if trains else ()
         tasks.append(
-            Task("forward", stage, micro, reads=tuple(edge.key(micro) for edge in arriving),
-                 writes=(*(f"{name}@{micro}" for name in piece.outputs), *((saved,) if trains else ())))
+            Task("forward", stage, micro, reads=tuple(reads[name] for name in self.piece.inputs),
+                 writes=(*(made(name, micro) for name in self.piece.outputs), *kept))
         )  # fmt: skip
-        last = {edge.tensor: edge for edge in leaving}
         return tasks + [
-            _send(edge, micro, peers[edge.target], frees=not trains and last[edge.tensor] is edge) for edge in leaving
+            Task("send", stage, micro, edge, peer=peer, reads=(made(edge.tensor, micro),))
+            for edge in self.leaving
+            for peer in self._peers(edge.target)
         ]
-    back_in = [_gradient(edge) for edge in leaving if edge.differentiable]
-    back_out = [_gradient(edge) for edge in arriving if edge.differentiable]
-    tasks = [_receive(edge, micro, peers[edge.source]) for edge in back_in]
-    frees = (
-        saved, *(edge.key(micro) for edge in arriving), *(f"{name}@{micro}" for name in piece.outputs),
-        *(edge.key(micro) for edge in back_in),
-    )  # fmt: skip
-    tasks.append(
-        Task("backward", stage, micro, gradients=(*back_in, *back_out),
-             reads=(saved, *(edge.key(micro) for edge in back_in)),
-             writes=tuple(edge.key(micro) for edge in back_out), frees=frees)
-    )  # fmt: skip
-    # A gradient was made to be sent.
-    return tasks + [_send(edge, micro, peers[edge.target], frees=True) for edge in back_out]
+
+    def backward(self, puts_off: bool) -> list[Task]:
+        stage, micro = self.stage, self.micro
+        back_in = [_gradient(edge) for edge in self.leaving if edge.differentiable]
+        back_out = [_gradient(edge) for edge in self.arriving if edge.differentiable]
+        tasks = []
+        for edge in back_in:
+            source = self._source(edge.source)
+            if source != self.device:
+                tasks.append(Task("receive", stage, micro, edge, peer=source, writes=(edge.key(micro),)))
+        # A gradient is there until it has been sent, or taken by a stage of this device.
+        peers = {edge: self._peers(edge.target) for edge in back_out}
+        unread = [edge for edge in back_out if not peers[edge] and not self._keeps(edge.target)]
+        frees = (
+            saved(stage, micro),
+            *(edge.key(micro) for edge in self.arriving if self._source(edge.source) != self.device),
+            *(made(name, micro) for name in self.piece.outputs),
+            *(edge.key(micro) for edge in back_in),
+            *(edge.key(micro) for edge in unread),
+        )
+        tasks.append(
+            Task("backward", stage, micro, gradients=(*back_in, *back_out),
+                 reads=(saved(stage, micro), *(edge.key(micro) for edge in back_in)),
+                 writes=(*(edge.key(micro) for edge in back_out), *((put_off_by(stage, micro),) if puts_off else ())),
+                 frees=frees)
+        )  # fmt: skip
+        for edge in back_out:
+            for peer in peers[edge]:
+                over = peer == peers[edge][-1] and not self._keeps(edge.target)
+                key = (edge.key(micro),)
+                tasks.append(Task("send", stage, micro, edge, peer=peer, reads=key, frees=key if over else ()))
+        return tasks
+
+    def _source(self, other: int) -> int:
+        return self.meshes.source(self.device, self.stage, other)
+
+    def _keeps(self, other: int) -> bool:
+        """Whether the device itself is in the other stage, and so reads there what it has."""
+        return other in self.meshes.stages(self.device)
+
+    def _peers(self, other: int) -> list[int]:
+        """The other devices that have from this one what crosses to the other stage."""
+        return [peer for peer in self.meshes.readers(self.device, self.stage, other) if peer != self.device]
+
+
+def _freed(tasks: list[Task], trains: set[int]) -> list[Task]:
+    """Values of stages without backward turns go with the last task that reads them."""
+    last: dict[str, int] = {}
+    for position, task in enumerate(tasks):
+        if task.stage not in trains and task.kind == "forward":
+            last.update(dict.fromkeys((*task.writes, *task.reads), position))
+        for name in task.reads:
+            if name in last:
+                last[name] = position
+    # What a stage with backward turns has made is freed by those.
+    kept = {name for task in tasks if task.stage in trains for name in (*task.writes, *task.frees)}
+    over: dict[int, tuple[str, ...]] = {}
+    for name, position in last.items():
+        if name not in kept:
+            over[position] = (*over.get(position, ()), name)
+    return [
+        replace(task, frees=(*task.frees, *over[position])) if position in over else task
+        for position, task in enumerate(tasks)
+    ]
+
+
+def in_order(queues: Mapping[int, tuple[Task, ...]]) -> dict[int, tuple[Task, ...]]:
+    """The queues, each device's receives in the order in which the others send: a stream is first in, first out.
+
+    A message that comes before one that is needed is received before it.
+    """
+    sent: dict[tuple[int, int, bool], list[str]] = {}
+    taken: dict[tuple[int, int, bool], dict[str, Task]] = {}
+    for device, queue in queues.items():
+        for task in queue:
+            if task.transfer is not None and task.peer is not None:
+                back, key = task.transfer.backwards, task.transfer.key(task.micro)
+                if task.kind == "send":
+                    sent.setdefault((device, task.peer, back), []).append(key)
+                else:
+                    taken.setdefault((task.peer, device, back), {})[key] = task
+    odd = {stream for stream, keys in sent.items() if stream in taken and list(taken[stream]) != keys}
+    return {device: _received_in_order(device, queue, odd, sent, taken) for device, queue in queues.items()}
+
+
+def _received_in_order(
+    device: int, queue: tuple[Task, ...], odd: set[tuple[int, int, bool]],
+    sent: Mapping[tuple[int, int, bool], list[str]], taken: Mapping[tuple[int, int, bool], Mapping[str, Task]],
+) -> tuple[Task, ...]:  # fmt: skip
+    if not any(target == device for _, target, _ in odd):
+        return queue
+    found: list[Task] = []
+    gone: dict[tuple[int, int, bool], int] = {}
+    for task in queue:
+        stream = (task.peer, device, task.transfer.backwards) if task.kind == "receive" and task.transfer else None
+        if stream is None or stream not in odd:
+            found.append(task)
+            continue
+        keys = sent[stream]  # type: ignore[index]
+        place = keys.index(task.transfer.key(task.micro))  # type: ignore[union-attr]
+        first = gone.get(stream, 0)  # type: ignore[arg-type]
+        found += [taken[stream][key] for key in keys[first : place + 1]]  # type: ignore[index]
+        gone[stream] = max(first, place + 1)  # type: ignore[index]
+    return tuple(found)
 
 
 def _gradient(edge: Transfer) -> Transfer:
     return replace(edge, what="gradient", source=edge.target, target=edge.source)
-
-
-def _send(edge: Transfer, micro: int | None, peer: int, frees: bool = False) -> Task:
-    read = (edge.key(micro),)
-    return Task("send", edge.source, micro, edge, peer=peer, reads=read, frees=read if frees else ())
-
-
-def _receive(edge: Transfer, micro: int | None, peer: int) -> Task:
-    return Task("receive", edge.target, micro, edge, peer=peer, writes=(edge.key(micro),))
 
 
 def shared_parameters(graph: Graph, pieces: Sequence[Piece]) -> list[tuple[str, int, int]]:
@@ -172,13 +264,41 @@ def _parameter(graph: Graph, pieces: Sequence[Piece], name: str, owner: int, cop
     return Transfer(name, "parameter", owner, copy, tuple(shape), tensor.dtype, size)
 
 
-def _shared_tasks(stage: int, shared: Sequence[Transfer], peers: Sequence[int]) -> list[Task]:
-    """The end of a step: gradients of copies to their owners, averages, the update, new values to the copies."""
-    tasks = []
-    gradients = [replace(edge, what="parameter_gradient", source=edge.target, target=edge.source) for edge in shared]
-    tasks += [_send(edge, None, peers[edge.target]) for edge in gradients if edge.source == stage]
-    tasks += [_receive(edge, None, peers[edge.source]) for edge in gradients if edge.target == stage]
-    tasks += [Task("reduce", stage), Task("update", stage)]
-    tasks += [_send(edge, None, peers[edge.target]) for edge in shared if edge.source == stage]
-    tasks += [_receive(edge, None, peers[edge.source]) for edge in shared if edge.target == stage]
-    return tasks
+def _step(version: Version, device: int, meshes: Meshes) -> tuple[Task, ...]:
+    """The end of a step: gradients of copies to their owners, sums over devices, the update, new values to the copies.
+
+    Stages of one device hold one parameter together: nothing is sent.
+    """
+    graph, pieces = version.graph, version.pieces
+    # A frozen parameter has no gradient, and no new value after the update.
+    edges = [
+        _parameter(graph, pieces, *pair) for pair in shared_parameters(graph, pieces) if graph.tensor[pair[0]].gradient
+    ]
+    gradients = [replace(edge, what="parameter_gradient", source=edge.target, target=edge.source) for edge in edges]
+    stages = meshes.stages(device)
+    return (
+        *_exchanged(gradients, device, meshes),
+        *(Task("reduce", stage) for stage in stages),
+        *(Task("update", stage) for stage in stages),
+        *_exchanged(edges, device, meshes),
+    )
+
+
+def _exchanged(edges: Sequence[Transfer], device: int, meshes: Meshes) -> list[Task]:
+    """The device's sends, then its receives. Owner and copy have the same part: they are at the same place."""
+    sends, receives = [], []
+    for stage in meshes.stages(device):
+        for edge in edges:
+            if edge.source == stage and (peer := counterpart(device, stage, edge.target, meshes)) is not None:
+                sends.append(Task("send", stage, None, edge, peer=peer, reads=(edge.key(None),)))
+            if edge.target == stage and (peer := counterpart(device, stage, edge.source, meshes)) is not None:
+                receives.append(Task("receive", stage, None, edge, peer=peer, writes=(edge.key(None),)))
+    return sends + receives
+
+
+def counterpart(device: int, stage: int, other: int, meshes: Meshes) -> int | None:
+    """The device that has the same part of a shared parameter in another stage; None where the device is there too."""
+    if other in meshes.stages(device):
+        return None
+    place = meshes.place(device, stage)
+    return meshes.copy(other, place.data)[place.tensor]

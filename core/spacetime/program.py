@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
+from partita.errors import PlanError
 from partita.graph import Loss, Op
+from partita.plan import Axis
 
 # How a local op differs from the op of the model:
 #   whole       nothing is cut
@@ -19,18 +21,32 @@ from partita.graph import Loss, Op
 #   column      linear layer with its outputs cut
 #   row         linear layer with its reduced dim cut: the sum over devices, then the bias
 #   vocabulary  embedding or cross entropy with the vocabulary cut
-#   enter       identity whose gradient is summed over devices
-#   sum         sum over devices of a partial value
-#   gather      the whole of a value of which each device has a piece, because the model returns it
-Form = Literal["whole", "local", "column", "row", "vocabulary", "enter", "sum", "gather"]
+#   queries     causal attention of some of the rows: its mask begins at its device's first
+#   product     linear layer with its reduced dim cut: a partial product, the bias is left to "bias"
+#   bias        the bias of a product, added to its sum
+# and what stands between ops, over the devices of one axis (or its turns); ``convert`` has their backward passes:
+#   enter           identity whose gradient is summed
+#   sum             sum of a partial value
+#   scatter         each its piece of the sum of a partial value
+#   gather          the whole of a value of which each device has a piece
+#   gather_entered  the same, and the gradient is summed: its readers work on pieces of something else
+#   slice           each its piece of a whole value
+#   exchange        pieces of one dim for pieces of another
+Form = Literal[
+    "whole", "local", "column", "row", "vocabulary", "queries", "product", "bias",
+    "enter", "sum", "scatter", "gather", "gather_entered", "slice", "exchange",
+]  # fmt: skip
+COLLECTIVES: frozenset[Form] = frozenset({"enter", "sum", "scatter", "gather", "gather_entered", "slice", "exchange"})
 
-# What a task does. "reduce" averages a stage's gradients over its data-parallel copies.
-Kind = Literal["forward", "backward", "send", "receive", "reduce", "update"]
+# What a task does. "weight" computes the gradients of parameters that "backward" put off (zero bubble); "reduce"
+# averages a stage's gradients over its data-parallel copies.
+Kind = Literal["forward", "backward", "weight", "send", "receive", "reduce", "update"]
+TURNS: frozenset[Kind] = frozenset({"forward", "backward", "weight"})
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Which part of a parameter a tensor-parallel rank holds: ``dim`` has ``parts`` equal parts, each in ``pieces``.
+    """Which part of a parameter a device holds along one axis: ``dim`` has ``parts`` equal parts, each in ``pieces``.
 
     ``padded`` is the dim's size after padding (the vocabulary); it equals ``size`` where nothing is padded.
     """
@@ -40,6 +56,7 @@ class Shard:
     pieces: int
     size: int
     padded: int
+    axis: str = "tensor"
 
     def intervals(self, piece: int) -> list[tuple[int, int]]:
         """Half-open intervals of the dim that the piece holds, one for each part; the last ones may be cut short."""
@@ -53,15 +70,35 @@ class Shard:
 
 @dataclass(frozen=True)
 class LocalOp:
-    """An op as a device runs it: attributes and shapes are local; ``cut`` is the size of the group that shares it."""
+    """An op as a device runs it: attributes and shapes are local.
+
+    ``axes`` are the inner axes along which it works on pieces; of a collective (enter, sum, gather …) the one over
+    whose devices it goes. Of ``row``, ``column`` and ``vocabulary`` the last is the one that the form speaks of.
+    """
 
     op: Op
     form: Form
     shapes: tuple[tuple[int, ...], ...]
+    axes: tuple[str, ...] = ()
 
     @property
     def communicates(self) -> bool:
-        return self.form in ("row", "vocabulary", "enter", "sum", "gather")
+        """Whether its forward or its backward pass waits for other devices."""
+        return self.form in COLLECTIVES or self.form in ("row", "vocabulary")
+
+
+@dataclass(frozen=True)
+class Region:
+    """Consecutive ops of a segment, ``ops[start:stop]``, that run once for each of the ``size`` turns of an axis.
+
+    Co-shard: a turn works on its slices of what the device has, and is computed again in the backward pass, so that
+    no more than one turn's activations are ever kept. What ``sum`` ops of that axis give is added up over the turns.
+    """
+
+    start: int
+    stop: int
+    axis: str
+    size: int
 
 
 @dataclass(frozen=True)
@@ -76,6 +113,7 @@ class Segment:
     recompute: bool
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    regions: tuple[Region, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,7 +121,9 @@ class Piece:
     """A stage's code. ``constants`` depend on no parameter: each stage computes those it needs from the batch.
 
     ``inputs`` arrive from other stages, ``outputs`` are read by other stages (or are the loss), ``parameters`` maps
-    names to how they are cut (None: whole); of ``copies`` another stage is the owner.
+    names to how they are cut (None: whole); of ``copies`` another stage is the owner. ``trains``: a gradient flows
+    through it, so that it has backward turns. ``partial``: the inner axes over which a parameter's gradient is a
+    partial sum at the end of a step, because ops work on pieces of their other inputs.
     """
 
     stage: int
@@ -95,6 +135,8 @@ class Piece:
     parameters: Mapping[str, Shard | None]
     copies: tuple[str, ...] = ()
     buffers: tuple[str, ...] = ()
+    trains: bool = True
+    partial: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -116,11 +158,18 @@ class Transfer:
         return self.what in ("gradient", "parameter_gradient")
 
     def key(self, micro: int | None) -> str:
-        """The name of what is transferred: gradients of one value differ by the stage that they come from."""
+        """The name of what arrives: of one value each stage that reads it has its own, and so has its gradient."""
         at = "" if micro is None else f"@{micro}"
         if self.backwards:
             return f"gradient of {self.tensor} from stage {self.source}{at}"
-        return f"{self.tensor}{at}"
+        return f"{self.tensor}{at} to stage {self.target}"
+
+    def sent(self, micro: int | None) -> str:
+        """The name of what is sent: a value has one where it is made, however many stages read it."""
+        if self.what == "value":
+            assert micro is not None
+            return made(self.tensor, micro)
+        return self.key(micro)
 
 
 @dataclass(frozen=True)
@@ -142,9 +191,27 @@ class Task:
     frees: tuple[str, ...] = ()
 
 
+def made(tensor: str, micro: int) -> str:
+    """The name of a value on the device that makes it."""
+    return f"{tensor}@{micro}"
+
+
+def saved(stage: int, micro: int) -> str:
+    """The name of what a stage's forward turn keeps for its backward turn."""
+    return f"saved of stage {stage}@{micro}"
+
+
+def put_off_by(stage: int, micro: int) -> str:
+    """The name of what a stage's backward turn leaves to its weight turn."""
+    return f"put off by stage {stage}@{micro}"
+
+
 @dataclass(frozen=True)
 class Place:
-    """Where a device stands: its stage and its coordinates in the stage's mesh."""
+    """Where a device stands in a stage: the data-parallel copy, and its number among the devices of the copy.
+
+    ``tensor`` is row-major over the stage's inner axes, of which ``tensor`` is the last and mostly the only one.
+    """
 
     stage: int
     data: int
@@ -153,11 +220,15 @@ class Place:
 
 @dataclass(frozen=True)
 class Program:
-    """Everything that ``devices`` devices do in one step. ``queues`` has one tuple of tasks for each device."""
+    """Everything that devices do in one step. ``queues`` has one tuple of tasks for each device.
+
+    A device has a place in each stage that it serves. ``tp[stage]`` devices hold one copy of a stage, along the axes
+    ``inner[stage]``.
+    """
 
     pieces: tuple[Piece, ...]
     queues: Mapping[int, tuple[Task, ...]]
-    places: Mapping[int, Place]
+    places: Mapping[int, tuple[Place, ...]]
     devices_of: tuple[tuple[int, ...], ...]
     dp: tuple[int, ...]
     tp: tuple[int, ...]
@@ -166,6 +237,7 @@ class Program:
     zero: int
     loss: Loss | None
     shared: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    inner: tuple[tuple[Axis, ...], ...] = ()
 
     @cached_property
     def loss_stage(self) -> int | None:
@@ -174,12 +246,44 @@ class Program:
             return None
         return next(piece.stage for piece in self.pieces if self.loss.tensor in piece.outputs)
 
-    def tensor_group(self, device: int) -> tuple[int, ...]:
-        """Devices that share the pieces of the device's stage and data-parallel copy, in order."""
-        place = self.places[device]
-        return tuple(d for d in self.devices_of[place.stage] if self.places[d].data == place.data)
+    def place(self, device: int, stage: int) -> Place:
+        """The device's place in a stage that it serves."""
+        return next(place for place in self.places[device] if place.stage == stage)
 
-    def data_group(self, device: int) -> tuple[int, ...]:
-        """Devices that hold the same parameters as this one, in order."""
-        place = self.places[device]
-        return tuple(d for d in self.devices_of[place.stage] if self.places[d].tensor == place.tensor)
+    def only_place(self, device: int) -> Place:
+        """The place of a device that serves one stage, as frameworks think of it. PlanError where it serves more."""
+        if len(self.places[device]) > 1:
+            stages = [place.stage for place in self.places[device]]
+            raise PlanError(f"device {device} serves the stages {stages}; only the target partita runs such a plan")
+        return self.places[device][0]
+
+    def axes(self, stage: int) -> tuple[Axis, ...]:
+        """The inner axes of a stage, major first."""
+        return self.inner[stage] if self.inner else (Axis("tensor", self.tp[stage], "space"),)
+
+    def tensor_group(self, device: int, stage: int) -> tuple[int, ...]:
+        """Devices that make up one data-parallel copy of the stage, the device's own, in order."""
+        width, copy = self.tp[stage], self.place(device, stage).data
+        return self.devices_of[stage][copy * width : (copy + 1) * width]
+
+    def data_group(self, device: int, stage: int) -> tuple[int, ...]:
+        """Devices that hold the same part of the stage's parameters as this one, in order."""
+        return self.devices_of[stage][self.place(device, stage).tensor :: self.tp[stage]]
+
+    def axis_group(self, device: int, stage: int, axis: str) -> tuple[int, ...]:
+        """Devices of the copy that differ from this one along one inner axis alone, in order."""
+        group, after = self.tensor_group(device, stage), 1
+        for found in reversed(self.axes(stage)):
+            if found.name == axis:
+                own = self.place(device, stage).tensor
+                first = own - own // after % found.size * after
+                return group[first : first + found.size * after : after]
+            after *= found.size
+        raise AssertionError(axis)
+
+    def coordinates(self, device: int, stage: int) -> dict[str, int]:
+        """The device's coordinate along each inner axis of the stage."""
+        rest, found = self.place(device, stage).tensor, {}
+        for axis in reversed(self.axes(stage)):
+            rest, found[axis.name] = divmod(rest, axis.size)
+        return found

@@ -9,16 +9,20 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from partita.errors import PlanError
 from partita.graph import Graph, Op
-from partita.spacetime.program import LocalOp, Piece, Segment
-from partita.spacetime.prove_views import Value, results
+from partita.plan import Axis
+from partita.spacetime.parts import Part
+from partita.spacetime.program import COLLECTIVES, LocalOp, Piece, Region, Segment
+from partita.spacetime.prove_ops import results
+from partita.spacetime.prove_views import Value, whole_along
 from partita.spacetime.transform import constant_ops
 
 # Forms of ops that only the piece has: the model has no such op.
-ADDED = frozenset({"enter", "sum", "gather"})
+ADDED = COLLECTIVES | {"bias"}
 
 
-def prove_code(graph: Graph, pieces: Sequence[Piece], tp: Sequence[int]) -> None:
-    """PlanError that names the op, block or tensor where the pieces, of ``tp[stage]`` parts each, aren't the model."""
+def prove_code(graph: Graph, pieces: Sequence[Piece], axes: Sequence[Sequence[Axis]]) -> None:
+    """PlanError that names the op, block or tensor where the pieces aren't the model; ``axes[stage]`` are those of the
+    devices of one copy of the stage."""
     if odd := [index for index, piece in enumerate(pieces) if piece.stage != index]:
         raise PlanError(f"piece {odd[0]} is said to be of stage {pieces[odd[0]].stage}")
     free = constant_ops(graph)
@@ -32,7 +36,7 @@ def prove_code(graph: Graph, pieces: Sequence[Piece], tp: Sequence[int]) -> None
     makers = {name: piece.stage for piece in pieces for s in piece.segments for o in s.ops for name in o.op.outputs}
     ops = {op.name: op for op in graph.ops}
     for piece in pieces:
-        _piece(graph, ops, free, pieces, makers, piece, tp[piece.stage])
+        _piece(graph, ops, free, pieces, makers, piece, _sizes(piece, axes[piece.stage]))
     _ends(graph, pieces, makers)
 
 
@@ -51,9 +55,33 @@ def _once(what: str, wanted: Iterable[str], found: Iterable[tuple[str, int]]) ->
         raise PlanError(f'{what} "{odd[0]}" of stage {at[odd[0]]} is none of the model\'s')
 
 
+def _sizes(piece: Piece, axes: Sequence[Axis]) -> dict[str, int]:
+    """The axes along which a piece may be cut: those of its devices, and those of its turns."""
+    sizes = {axis.name: axis.size for axis in axes if axis.size > 1}
+    for segment in piece.segments:
+        for region in segment.regions:
+            if region.axis in {axis.name for axis in axes} or sizes.setdefault(region.axis, region.size) != region.size:
+                raise PlanError(
+                    f'block "{segment.block}" runs {region.size} turns of "{region.axis}", which is an axis of '
+                    + (f"{sizes[region.axis]} turns" if region.axis in sizes else "devices")
+                    + " elsewhere in its stage"
+                )
+    return sizes
+
+
+def _parameter(graph: Graph, piece: Piece, name: str, sizes: Mapping[str, int]) -> Value:
+    """A parameter as a device has it; along the axes that its gradient is summed over at the end of the step it is as
+    if its readers had entered it."""
+    shard, partial = piece.parameters[name], piece.partial.get(name, ())
+    if odd := [axis for axis in partial if axis not in sizes or (shard and axis == shard.axis)]:
+        raise PlanError(f'the gradient of "{name}" is said to be partial over "{odd[0]}", along which it isn\'t whole')
+    state = {shard.axis: Part(shard.dim, shard.parts)} if shard else {}
+    return Value(name, state, frozenset(partial))
+
+
 def _piece(
     graph: Graph, ops: Mapping[str, Op], free: set[str], pieces: Sequence[Piece], makers: Mapping[str, int],
-    piece: Piece, tp: int,
+    piece: Piece, sizes: Mapping[str, int],
 ) -> None:  # fmt: skip
     """Follow a piece's values from the batch, the other stages and the parameters to what it gives."""
     stage = piece.stage
@@ -71,20 +99,33 @@ def _piece(
     for local in piece.constants:
         if local.op.name not in free or local.form != "whole":
             raise PlanError(f'op "{local.op.name}" is a constant of stage {stage}, but depends on parameters or chance')
-        _run(graph, ops, local, values, f"stage {stage}", tp)
-    parameters = {
-        name: Value(name, shard.dim, shard.parts) if shard else Value(name) for name, shard in piece.parameters.items()
-    }
+        _run(graph, ops, local, values, f"stage {stage}", sizes)
+    parameters = {name: _parameter(graph, piece, name, sizes) for name in piece.parameters}
+    if odd_names := [name for name in piece.partial if name not in parameters]:
+        raise PlanError(f'the gradient of "{odd_names[0]}" is said to be partial in stage {stage}, which hasn\'t it')
     for segment in piece.segments:
-        values.update(_segment(graph, ops, segment, values, parameters, tp))
+        values.update(_segment(graph, ops, segment, values, parameters, sizes))
     for name in piece.outputs:
         if makers.get(name) != stage or name not in values:
             raise PlanError(f'stage {stage} gives "{name}" to others, but none of its blocks makes that')
+        value = values[name]
+        if value != Value(name):
+            axis = next((axis for axis in sizes if axis in value.state or axis in value.entered), "tensor")
+            missing = ": the sum over the devices is missing" if value.partial(axis) else ""
+            raise PlanError(
+                f'block "{ops[graph.producer[name].name].block}" gives "{name}" to others as a whole, but '
+                + (
+                    f"its gradient is summed over {sizes[axis]} devices"
+                    if axis in value.entered
+                    else value.said(graph, axis, sizes)
+                )
+                + missing
+            )
 
 
 def _segment(
     graph: Graph, ops: Mapping[str, Op], segment: Segment, values: Mapping[str, Value],
-    parameters: Mapping[str, Value], tp: int,
+    parameters: Mapping[str, Value], sizes: Mapping[str, int],
 ) -> dict[str, Value]:  # fmt: skip
     """What a block gives, from what is there before it. Its other values are its own."""
     inside = dict(parameters)
@@ -95,22 +136,62 @@ def _segment(
     for local in segment.ops:
         if local.op.block != segment.block:
             raise PlanError(f'op "{local.op.name}" of block "{local.op.block}" is in block "{segment.block}"')
-        _run(graph, ops, local, inside, f'block "{segment.block}"', tp)
+        _run(graph, ops, local, inside, f'block "{segment.block}"', sizes)
+    for region in segment.regions:
+        _region(segment, region)
+    _in_turns(segment, axes_of_turns={region.axis for region in segment.regions})
     given = {}
     for name in segment.outputs:
         value = inside.get(name)
         if value is None:
             raise PlanError(f'block "{segment.block}" gives "{name}", but none of its ops makes that')
-        if value != Value(name):
+        if partial := [axis for axis in sizes if value.partial(axis)]:
             raise PlanError(
-                f'block "{segment.block}" gives "{name}" to others as a whole, but {value.said(graph, tp)}'
-                + (": the sum over the devices is missing" if value.partial else "")
+                f'block "{segment.block}" gives "{name}" to others, but {value.said(graph, partial[0], sizes)}: the '
+                "sum over the devices is missing"
             )
+        for region in segment.regions:
+            whole_along(graph, f"end of {segment.block}", "block", [value], region.axis, sizes)
         given[name] = value
     return given
 
 
-def _run(graph: Graph, ops: Mapping[str, Op], local: LocalOp, values: dict[str, Value], where: str, tp: int) -> None:
+def _region(segment: Segment, region: Region) -> None:
+    """Whether what leaves a region that runs in turns is a sum over them, and nothing else."""
+    if not 0 <= region.start < region.stop <= len(segment.ops):
+        raise PlanError(f'block "{segment.block}" has {len(segment.ops)} ops, of which {region} can\'t run in turns')
+    inside = segment.ops[region.start : region.stop]
+    made = {name: local for local in inside for name in local.op.outputs}
+    outside = [*segment.ops[: region.start], *segment.ops[region.stop :]]
+    read = {name: local.op.name for local in outside for name in local.op.inputs}
+    for name in made:
+        reader = read.get(name, f"another block than {segment.block}" if name in segment.outputs else "")
+        total = made[name].form == "sum" and made[name].axes == (region.axis,)
+        if bool(reader) != total:
+            raise PlanError(
+                f'op "{made[name].op.name}" runs {region.size} times in turns of "{region.axis}"; what it makes, '
+                f'"{name}", ' + (f'is read by "{reader}" after them, and isn\'t their sum' if reader else "is lost")
+            )
+
+
+def _in_turns(segment: Segment, axes_of_turns: set[str]) -> None:
+    """Whether all that works on an axis of turns is inside one of its regions, each of which stands alone."""
+    turns: dict[int, str] = {}
+    for region in segment.regions:
+        for place in range(region.start, region.stop):
+            if place in turns:
+                raise PlanError(f'op "{segment.ops[place].op.name}" is in two regions that run in turns')
+            turns[place] = region.axis
+    for place, local in enumerate(segment.ops):
+        if odd := [axis for axis in local.axes if axis in axes_of_turns and turns.get(place) != axis]:
+            raise PlanError(
+                f'op "{local.op.name}" works on pieces of the turns of "{odd[0]}", but stands outside of them'
+            )
+
+
+def _run(
+    graph: Graph, ops: Mapping[str, Op], local: LocalOp, values: dict[str, Value], where: str, sizes: Mapping[str, int]
+) -> None:
     """Add an op's outputs to the values."""
     op = local.op
     for name in op.inputs:
@@ -118,12 +199,17 @@ def _run(graph: Graph, ops: Mapping[str, Op], local: LocalOp, values: dict[str, 
             near = [value for value in values.values() if value.tensor == name]
             raise PlanError(
                 f'op "{op.name}" ({op.kind}) of {where} reads "{name}" before anything made it'
-                + (f"; of it there is only this: {near[-1].said(graph, tp)}" if near else "")
+                + (f"; of it there is only this: {_said(graph, near[-1], sizes)}" if near else "")
             )
-    for name, value in zip(op.outputs, results(graph, ops, local, [values[n] for n in op.inputs], tp), strict=True):
+    made = results(graph, ops, local, [values[n] for n in op.inputs], sizes)
+    for name, value in zip(op.outputs, made, strict=True):
         if name in values:
             raise PlanError(f'op "{op.name}" of {where} makes "{name}", which is there already')
         values[name] = value
+
+
+def _said(graph: Graph, value: Value, sizes: Mapping[str, int]) -> str:
+    return value.said(graph, next((axis for axis in sizes if axis in value.state), "tensor"), sizes)
 
 
 def _ends(graph: Graph, pieces: Sequence[Piece], makers: Mapping[str, int]) -> None:

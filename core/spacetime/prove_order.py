@@ -32,10 +32,11 @@ def prove_order(program: Program) -> None:
     """
     queues = program.queues
     groups = {
-        (device, kind): group
+        (device, place.stage, kind): group
         for device in queues
+        for place in program.places[device]
         for kind in TOGETHER
-        if len(group := begins_with(program, device, kind)) > 1
+        if len(group := begins_with(program, device, place.stage, kind)) > 1
     }
     position = dict.fromkeys(queues, 0)
     sent: Counter[tuple[int, int, bool]] = Counter()
@@ -61,8 +62,8 @@ def prove_order(program: Program) -> None:
                         waiting[stream] = device
                         break
                     taken[stream] += 1
-            elif (device, task.kind) in groups:
-                group = groups[device, task.kind]
+            elif (device, task.stage, task.kind) in groups:
+                group = groups[device, task.stage, task.kind]
                 there = gathered.setdefault(group, [])
                 there.append(device)
                 if len(there) < len(group):
@@ -84,14 +85,16 @@ def _one_collective(program: Program, position: dict[int, int], there: list[int]
     mine = program.queues[first][position[first]]
     for other in others:
         theirs = program.queues[other][position[other]]
-        if (mine.kind, mine.micro) != (theirs.kind, theirs.micro):
+        if (mine.kind, mine.stage, mine.micro) != (theirs.kind, theirs.stage, theirs.micro):
             raise PlanError(
                 f"the devices {sorted(there)} share collectives and must keep one order: device {first} comes with "
                 f"{named(mine)}, device {other} with {named(theirs)}"
             )
 
 
-def _standstill(program: Program, position: dict[int, int], groups: dict[tuple[int, str], tuple[int, ...]]) -> None:
+def _standstill(
+    program: Program, position: dict[int, int], groups: dict[tuple[int, int, str], tuple[int, ...]]
+) -> None:
     """Raise the shortest cycle among the devices that stand still, or the device that another waits for in vain."""
     queues = program.queues
     head = {d: queue[position[d]] for d, queue in queues.items() if position[d] < len(queue)}
@@ -101,8 +104,8 @@ def _standstill(program: Program, position: dict[int, int], groups: dict[tuple[i
             waits[device] = [task.peer]
         else:
             # Whoever stands at a task of the same group waits himself.
-            group = groups[device, task.kind]
-            waits[device] = [o for o in group if o not in head or groups.get((o, head[o].kind)) != group]
+            group = groups[device, task.stage, task.kind]
+            waits[device] = [o for o in group if o not in head or groups.get((o, head[o].stage, head[o].kind)) != group]
     for device, others in waits.items():
         if ended := [other for other in others if other not in head]:
             raise PlanError(

@@ -5,6 +5,8 @@ That copies send their gradients and get new values is part of the queues' proof
 
 from __future__ import annotations
 
+from math import prod
+
 from partita.errors import PlanError
 from partita.graph import Graph
 from partita.spacetime.program import Program, Shard
@@ -20,7 +22,7 @@ def prove_places(program: Program) -> None:
     for stage, devices in enumerate(program.devices_of):
         dp, tp = program.dp[stage], program.tp[stage]
         wanted = {(stage, data, tensor) for data in range(dp) for tensor in range(tp)}
-        places = [program.places[device] for device in devices]
+        places = [place for device in devices for place in program.places.get(device, ()) if place.stage == stage]
         found = {(place.stage, place.data, place.tensor) for place in places}
         if found != wanted or len(devices) != dp * tp:
             odd = sorted(wanted ^ found) or sorted(found)
@@ -28,10 +30,17 @@ def prove_places(program: Program) -> None:
                 f"stage {stage} has the devices {list(devices)} for dp={dp} × tp={tp}; wrong is "
                 f"(stage, copy, part) {odd[0]}"
             )
-    listed = [device for devices in program.devices_of for device in devices]
-    if sorted(listed) != sorted(program.queues) or sorted(listed) != sorted(program.places):
-        odd_devices = sorted(set(listed) ^ set(program.queues)) or sorted(listed)
-        raise PlanError(f"device {odd_devices[0]} must be in one stage and have one queue")
+        if [axis.name for axis in program.axes(stage)] and prod(a.size for a in program.axes(stage)) != tp:
+            raise PlanError(f"stage {stage} has {tp} devices a copy, which its axes {program.axes(stage)} don't give")
+    listed = {device for devices in program.devices_of for device in devices}
+    if listed != set(program.queues) or listed != set(program.places):
+        odd_devices = sorted(listed ^ set(program.queues)) or sorted(listed ^ set(program.places))
+        raise PlanError(f"device {odd_devices[0]} must be in a stage and have a queue")
+    for device, served in program.places.items():
+        if len({place.data for place in served}) > 1:
+            raise PlanError(f"device {device} is in different data-parallel copies of its stages: {served}")
+        if sorted(place.stage for place in served) != [s for s, on in enumerate(program.devices_of) if device in on]:
+            raise PlanError(f"device {device} is said to serve other stages than those that list it: {served}")
 
 
 def prove_parameters(graph: Graph, program: Program) -> None:
@@ -59,6 +68,13 @@ def prove_parameters(graph: Graph, program: Program) -> None:
         if len(set(shards.values())) > 1:
             raise PlanError(f'parameter "{name}" is cut differently in its stages: {shards}')
         wanted = (stages[0], *(stage for stage in users[name] if stage != stages[0])) if len(users[name]) > 1 else ()
+        widths = {stage: (program.axes(stage), program.devices_of[stage]) for stage in users[name]}
+        if len({axes for axes, _ in widths.values()}) > 1:
+            raise PlanError(
+                f'parameter "{name}" is read by the stages {users[name]}, whose copies have '
+                f"{[program.tp[s] for s in users[name]]} devices: each must have the same parts of it"
+            )
+        _together(program, name, users[name])
         if program.shared.get(name, ()) != wanted:
             raise PlanError(
                 f'parameter "{name}" is read by the stages {users[name]}, owner {stages[0]}; the program says '
@@ -66,9 +82,20 @@ def prove_parameters(graph: Graph, program: Program) -> None:
             )
 
 
+def _together(program: Program, name: str, stages: list[int]) -> None:
+    """A device that serves several of the parameter's stages holds it once: it must stand at one place in them."""
+    for device in program.devices_of[stages[0]]:
+        at = {place.tensor for place in program.places[device] if place.stage in stages}
+        if len(at) > 1:
+            raise PlanError(f'device {device} would hold the parts {sorted(at)} of parameter "{name}" for its stages')
+
+
 def _tiles(graph: Graph, program: Program, name: str, stage: int, shard: Shard) -> None:
     """Whether the devices that share a parameter hold each index of the cut dim exactly once."""
-    tp, shape = program.tp[stage], graph.tensor[name].shape
+    sizes, shape = {axis.name: axis.size for axis in program.axes(stage)}, graph.tensor[name].shape
+    if shard.axis not in sizes:
+        raise PlanError(f'parameter "{name}" is cut along "{shard.axis}"; stage {stage} has {", ".join(sizes)}')
+    tp = sizes[shard.axis]
     if not 0 <= shard.dim < len(shape):
         raise PlanError(f'parameter "{name}" of shape {list(shape)} is cut along dim {shard.dim}')
     size = shape[shard.dim]
@@ -79,8 +106,8 @@ def _tiles(graph: Graph, program: Program, name: str, stage: int, shard: Shard) 
             f"to {shard.padded}, in {shard.pieces} pieces; it must be {size}, {whole}, {tp}: padding would be counted"
         )
     part, long = whole // shard.parts, whole // shard.parts // tp
-    for device in program.tensor_group(program.devices_of[stage][0]):
-        place = program.places[device].tensor
+    for device in program.axis_group(program.devices_of[stage][0], stage, shard.axis):
+        place = program.coordinates(device, stage)[shard.axis]
         starts = [index * part + place * long for index in range(shard.parts)]
         wanted = [(min(start, size), min(start + long, size)) for start in starts]
         found = shard.intervals(place)

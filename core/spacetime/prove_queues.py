@@ -1,6 +1,6 @@
 """Every device's queue does its stage's part of a step: all of it, once, and each thing when what it needs is there.
 
-A device runs each micro-batch forward once and backward once, sends and receives what ``prove_traffic`` says, reads
+A device runs each micro-batch through each of its stages forward once and backward once, sends and receives what ``prove_traffic`` says, reads
 nothing that isn't there, keeps nothing at the end. Then come the shared parameters: gradients of copies to their
 owners, the reduction over data-parallel copies, the update, new values to the copies, in this order.
 """
@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 from partita.errors import PlanError
 from partita.graph import Graph
-from partita.spacetime.program import Program, Task, Transfer
+from partita.spacetime.communication import Meshes
+from partita.spacetime.program import TURNS, Program, Task, Transfer, made, put_off_by, saved
 from partita.spacetime.prove_order import named
 from partita.spacetime.prove_traffic import Traffic, odd_transfer, said, traffic
 
@@ -22,20 +23,20 @@ STEPS = ("turns", "parameter_gradient", "reduce", "update", "parameter")
 
 def prove_queues(graph: Graph, program: Program) -> None:
     """PlanError that names device, task and tensor. Linear in tasks."""
-    needed = traffic(graph, program)
+    needed, meshes = traffic(graph, program), Meshes(program.places, program.devices_of)
     for device in program.queues:
-        _Queue(program, device, needed[program.places[device].stage]).prove()
+        _Queue(program, device, needed, meshes).prove()
     _streams(program)
 
 
 class _Queue:
     """What is there and what was done while one device's queue is read."""
 
-    def __init__(self, program: Program, device: int, traffic: Traffic):
-        self.program, self.device, self.traffic = program, device, traffic
-        self.place = program.places[device]
-        self.piece = program.pieces[self.place.stage]
-        self.each_micro_batch = traffic.each_micro_batch
+    def __init__(self, program: Program, device: int, traffic: Sequence[Traffic], meshes: Meshes):
+        self.program, self.device, self.traffic, self.meshes = program, device, traffic, meshes
+        self.stages = meshes.stages(device)
+        self.wanted = {s: traffic[s].of_device(device, s, meshes) for s in self.stages}
+        self.phases = {(task.kind, task.stage) for task in program.queues[device] if task.kind in TURNS}
         self.there: set[str] = set()
         self.done: Counter[tuple[object, int | None]] = Counter()
         self.step = self.position = 0
@@ -45,14 +46,14 @@ class _Queue:
         self._all_turns()
         for position, task in enumerate(self.program.queues[self.device]):
             self.position, self.task = position, task
-            if task.stage != self.place.stage:
-                self._fail(f"is of stage {task.stage}, the device of stage {self.place.stage}")
+            if task.stage not in self.stages:
+                self._fail(f"is of stage {task.stage}, the device of stage {', '.join(map(str, self.stages))}")
             if (task.kind in ("send", "receive")) != (task.transfer is not None):
                 self._fail("must have a transfer" if task.transfer is None else "must have none")
             self._in_order(task)
             if task.transfer is not None:
                 self._transfer(task)
-            elif task.kind in ("forward", "backward"):
+            elif task.kind in TURNS:
                 self._turn(task)
             self._values(task)
         self._all_done()
@@ -65,11 +66,16 @@ class _Queue:
         return f"device {self.device}{at}"
 
     def _all_turns(self) -> None:
-        turns = {(task.kind, task.micro) for task in self.program.queues[self.device]}
-        for micro in range(self.program.micro_batches):
-            for kind in ("forward", "backward"):
-                if (kind, micro) not in turns:
-                    self._fail(f"the {kind} of micro-batch {micro} is missing on stage {self.place.stage}")
+        """Every micro-batch goes forward, and backward where a gradient flows; none or all have weight turns."""
+        turns = {(task.kind, task.stage, task.micro) for task in self.program.queues[self.device]}
+        for stage in self.stages:
+            backward = self.program.pieces[stage].trains or ("backward", stage) in self.phases
+            weight = ("weight", stage) in self.phases
+            kinds = ("forward", *(("backward",) if backward else ()), *(("weight",) if weight else ()))
+            for micro in range(self.program.micro_batches):
+                for kind in kinds:
+                    if (kind, stage, micro) not in turns:
+                        self._fail(f"the {kind} of micro-batch {micro} is missing on stage {stage}")
 
     def _in_order(self, task: Task) -> None:
         """Turns and their transfers, gradients of shared parameters, reduce, update, new values."""
@@ -83,43 +89,52 @@ class _Queue:
                 self._fail("is for no micro-batch")
         elif not 0 <= task.micro < self.program.micro_batches:
             self._fail(f"is for none of the {self.program.micro_batches} micro-batches")
-        key: object = (task.kind, task.transfer) if task.transfer is not None else task.kind
+        key: object = (task.kind, task.stage)
+        if task.transfer is not None:
+            key = (task.kind, task.transfer, task.peer)
         self.done[key, task.micro] += 1
         if self.done[key, task.micro] > 1:
             self._fail("stands in the queue a second time")
 
     def _transfer(self, task: Task) -> None:
-        edge, stage = task.transfer, self.place.stage
+        edge, stage = task.transfer, task.stage
         assert edge is not None
-        wanted = self.traffic.parameters if task.micro is None else self.each_micro_batch
-        if edge not in wanted:
-            raise odd_transfer(edge, wanted, self._where())
-        mine, other = (edge.source, edge.target) if task.kind == "send" else (edge.target, edge.source)
-        peer = self.program.places.get(task.peer) if task.peer is not None else None
-        if mine != stage:
+        traffic = self.traffic[stage]
+        known = traffic.parameters if task.micro is None else traffic.each_micro_batch
+        if edge not in known:
+            raise odd_transfer(edge, known, self._where())
+        if (edge.source if task.kind == "send" else edge.target) != stage:
             self._fail(f"the {said(edge)} isn't this stage's to {task.kind}")
-        if peer is None or (peer.stage, peer.data, peer.tensor) != (other, self.place.data, self.place.tensor):
+        if (task.kind, edge, task.peer) not in self.wanted[stage]:
+            peers = [peer for kind, other, peer in self.wanted[stage] if (kind, other) == (task.kind, edge)]
+            copy = self.meshes.place(self.device, stage).data
             self._fail(
-                f"goes to or comes from device {task.peer}, which isn't copy {self.place.data}, part "
-                f"{self.place.tensor} of stage {other}"
+                f"goes to or comes from device {task.peer}; for copy {copy} it must be "
+                + (f"device {', '.join(map(str, peers))}" if peers else "none: the device has it itself")
             )
-        moved = (edge.key(task.micro),)
-        if (task.reads if task.kind == "send" else task.writes) != moved:
-            self._fail(f'is said to move {task.reads or task.writes}, its transfer is of "{moved[0]}"')
+        key = edge.sent(task.micro) if task.kind == "send" else edge.key(task.micro)
+        if (task.reads if task.kind == "send" else task.writes) != (key,):
+            self._fail(f'is said to move {task.reads or task.writes}, its transfer is of "{key}"')
 
     def _turn(self, task: Task) -> None:
         """What a turn reads and writes must be what its piece does."""
-        micro, traffic = task.micro, self.traffic
+        micro, stage = task.micro, task.stage
+        assert micro is not None
+        piece, traffic = self.program.pieces[stage], self.traffic[stage]
+        backward, weight = (("backward", stage) in self.phases, ("weight", stage) in self.phases)
         if task.kind == "forward":
-            needs = {f"{name}@{micro}" for name in self.piece.inputs}
-            makes = {f"{name}@{micro}" for name in self.piece.outputs} | {f"saved@{micro}"}
+            sources = {edge.tensor: edge for edge in traffic.arriving}
+            needs = {self._name(sources[name], micro) for name in piece.inputs}
+            makes = {made(name, micro) for name in piece.outputs} | ({saved(stage, micro)} if backward else set())
+        elif task.kind == "weight":
+            needs, makes = {put_off_by(stage, micro)}, set()
         else:
             if set(task.gradients) != traffic.back_in | traffic.back_out:
                 odd = set(task.gradients) ^ (traffic.back_in | traffic.back_out)
                 edge = min(odd, key=lambda edge: (edge.tensor, edge.source))
                 self._fail(f"the {said(edge)} is {'not needed' if edge in task.gradients else 'left out'}")
-            needs = {edge.key(micro) for edge in traffic.back_in} | {f"saved@{micro}"}
-            makes = {edge.key(micro) for edge in traffic.back_out}
+            needs = {edge.key(micro) for edge in traffic.back_in} | {saved(stage, micro)}
+            makes = {edge.key(micro) for edge in traffic.back_out} | ({put_off_by(stage, micro)} if weight else set())
         if absent := sorted(needs - self.there):
             self._fail(f'needs "{absent[0]}", which {self._why_absent(absent[0])}')
         for what, wanted, found in (("reads", needs, set(task.reads)), ("writes", makes, set(task.writes))):
@@ -127,6 +142,11 @@ class _Queue:
                 self._fail(
                     f'"{odd_names[0]}" must be among what it {what}, and nothing else: it {what} {sorted(found)}'
                 )
+
+    def _name(self, edge: Transfer, micro: int) -> str:
+        """Under what a value is there for the stage that reads it."""
+        itself = edge.source in self.stages
+        return made(edge.tensor, micro) if itself else edge.key(micro)
 
     def _why_absent(self, name: str) -> str:
         for task in self.program.queues[self.device]:
@@ -151,21 +171,20 @@ class _Queue:
 
     def _all_done(self) -> None:
         self.task = None
-        for micro in range(self.program.micro_batches):
-            self._transfers_done(self.each_micro_batch, micro)
-        self._transfers_done(self.traffic.parameters, None)
-        for kind, why in (("reduce", "the gradients of copies are never added up"), ("update", "nothing is learnt")):
-            if not self.done[kind, None]:
-                self._fail(f"{kind} is missing in the queue: {why}")
+        for stage in self.stages:
+            for (kind, edge, peer), each in self.wanted[stage].items():
+                for micro in range(self.program.micro_batches) if each else (None,):
+                    if not self.done[(kind, edge, peer), micro]:
+                        at = "" if micro is None else f" of micro-batch {micro}"
+                        self._fail(f"the {kind} of the {said(edge)}{at} is missing")
+            for kind, why in (
+                ("reduce", "the gradients of copies are never added up"),
+                ("update", "nothing is learnt"),
+            ):
+                if not self.done[(kind, stage), None]:
+                    self._fail(f"{kind} is missing in the queue: {why}")
         if self.there:
             self._fail(f'"{min(self.there)}" is never freed ({len(self.there)} such values)')
-
-    def _transfers_done(self, edges: frozenset[Transfer], micro: int | None) -> None:
-        for edge in edges:
-            kind = "send" if edge.source == self.place.stage else "receive"
-            if not self.done[(kind, edge), micro]:
-                at = "" if micro is None else f" of micro-batch {micro}"
-                self._fail(f"the {kind} of the {said(edge)}{at} is missing")
 
 
 def _streams(program: Program) -> None:

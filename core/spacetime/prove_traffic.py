@@ -1,8 +1,8 @@
-"""What must cross between stages in a step, from the pieces and the model alone.
+"""What must cross between stages in a step, from the pieces and the model alone; and what of that a device does.
 
 Each value goes once, for each micro-batch, from the stage that makes it to each stage that reads it; its gradient goes
-once the other way where one flows; a copy of a parameter sends its gradient and gets the new value. The queues are held
-against this.
+once the other way where one flows; a copy of a parameter sends its gradient and gets the new value. Stages of one
+device hand it on without a transfer. The queues are held against this.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from partita.errors import PlanError
 from partita.graph import Graph
 from partita.graph.model import ITEM_BYTES
+from partita.spacetime.communication import Meshes
+from partita.spacetime.preserve import counterpart
 from partita.spacetime.program import Program, Transfer
 
 
@@ -29,6 +31,22 @@ class Traffic:
     @property
     def each_micro_batch(self) -> frozenset[Transfer]:
         return self.arriving | self.leaving | self.back_in | self.back_out
+
+    def of_device(self, device: int, stage: int, meshes: Meshes) -> dict[tuple[str, Transfer, int], bool]:
+        """What a device of the stage sends and receives: (kind, transfer, peer); whether for each micro-batch."""
+        found: dict[tuple[str, Transfer, int], bool] = {}
+        for edge in self.each_micro_batch:
+            if edge.target == stage:
+                source = meshes.source(device, stage, edge.source)
+                found |= {("receive", edge, source): True} if source != device else {}
+            if edge.source == stage:
+                peers = meshes.readers(device, stage, edge.target)
+                found |= {("send", edge, peer): True for peer in peers if peer != device}
+        for edge in self.parameters:
+            kind, other = ("send", edge.target) if edge.source == stage else ("receive", edge.source)
+            peer = counterpart(device, stage, other, meshes)
+            found |= {(kind, edge, peer): False} if peer is not None else {}
+        return found
 
 
 def traffic(graph: Graph, program: Program) -> list[Traffic]:

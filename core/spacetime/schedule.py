@@ -1,20 +1,23 @@
-"""op-assign and op-order (SuperScaler, section 3.3): which devices run which stage, every device's order of turns."""
+"""op-assign and op-order (SuperScaler, section 3.3): which devices run which stages, every device's order of turns."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from partita.errors import PlanError
-from partita.schedules import GENERATORS, Turn
+from partita.plan import Order
+from partita.schedules import Turn, find
 from partita.spacetime.program import Place
 
 
-def assign(devices_of: Sequence[Sequence[int]], dp: Sequence[int], tp: Sequence[int]) -> dict[int, Place]:
-    """Each device's place: stage, then data-parallel copy, then tensor-parallel piece, row-major in the stage's list.
+def assign(devices_of: Sequence[Sequence[int]], dp: Sequence[int], tp: Sequence[int]) -> dict[int, tuple[Place, ...]]:
+    """Each device's places, one in each stage that it serves: data-parallel copy, then its number in the copy,
+    row-major in the stage's list.
 
-    PlanError when a stage's list is not dp × tp long or a device is listed twice.
+    PlanError when a stage's list is not dp × tp long, a device is listed twice in it, or belongs to different
+    data-parallel copies of different stages: it would need two batches.
     """
-    places: dict[int, Place] = {}
+    places: dict[int, list[Place]] = {}
     for stage, devices in enumerate(devices_of):
         if len(devices) != dp[stage] * tp[stage]:
             needed = dp[stage] * tp[stage]
@@ -22,15 +25,38 @@ def assign(devices_of: Sequence[Sequence[int]], dp: Sequence[int], tp: Sequence[
                 f"stage {stage} lists {len(devices)} devices, but dp={dp[stage]} × tp={tp[stage]} needs {needed}"
             )
         for index, device in enumerate(devices):
-            if device in places:
-                raise PlanError(f"device {device} is listed in stage {places[device].stage} and again in stage {stage}")
-            places[device] = Place(stage, *divmod(index, tp[stage]))
-    return places
+            place = Place(stage, *divmod(index, tp[stage]))
+            before = places.setdefault(device, [])
+            if before and before[-1].stage == stage:
+                raise PlanError(f"device {device} is listed in stage {stage} twice")
+            if before and before[-1].data != place.data:
+                raise PlanError(
+                    f"device {device} is in data-parallel copy {before[-1].data} of stage {before[-1].stage} and in "
+                    f"copy {place.data} of stage {stage}: it must be in one"
+                )
+            before.append(place)
+    return {device: tuple(found) for device, found in places.items()}
 
 
-def order(generator: str, stages: int, micro_batches: int, places: Mapping[int, Place]) -> dict[int, list[Turn]]:
-    """Each device's turns, from a schedule's name. PlanError for a schedule that doesn't exist."""
-    if generator not in GENERATORS:
-        raise PlanError(f'no schedule "{generator}"; there are {", ".join(sorted(GENERATORS))}')
-    turns = GENERATORS[generator](stages, micro_batches)
-    return {device: turns[place.stage] for device, place in places.items()}
+def order(wanted: Order, places: Mapping[int, Sequence[Place]]) -> dict[int, list[Turn]]:
+    """Each device's turns: those of the lane that serves the same stages, or those that the plan itself lists.
+
+    PlanError for a schedule that doesn't exist, and where its lanes aren't the plan's devices.
+    """
+    if wanted.generator == "turns":
+        if odd := sorted(set(wanted.turns) ^ set(places)):
+            raise PlanError(f"the plan's order and its stages must have the same devices; device {odd[0]} is in one")
+        return {device: list(wanted.turns[device]) for device in places}
+    lanes = find(wanted.generator)(wanted.stages, wanted.micro_batches, **wanted.arguments)
+    served = {frozenset(turn.stage for turn in turns): turns for turns in lanes.values()}
+    found = {}
+    for device, at in places.items():
+        stages = frozenset(place.stage for place in at)
+        if stages not in served:
+            lists = "; ".join(str(sorted(lane)) for lane in served)
+            raise PlanError(
+                f'device {device} serves the stages {sorted(stages)}; schedule "{wanted.generator}" of {wanted.stages} '
+                f"stages has devices for {lists}"
+            )
+        found[device] = served[stages]
+    return found

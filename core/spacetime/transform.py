@@ -6,15 +6,20 @@ what must be summed is marked. Follows SuperScaler (section 3.2): views change, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
 
-from partita.errors import PlanError
-from partita.graph import Graph, Op
-from partita.graph.cuts import SUMS, CutClass, block_cuts
+from partita.errors import PlanError, listed
+from partita.graph import Graph
+from partita.graph.cuts import CutClass, block_cuts
+from partita.graph.flows import FLOWS, Tags, flow_tags
+from partita.plan import Axis, Cut
 from partita.redistribution import Layout
-from partita.spacetime.program import Form, LocalOp, Piece, Segment, Shard
+from partita.spacetime.cutting import BlockCutter, StageState
+from partita.spacetime.needs import ClassCut, core_ops
+from partita.spacetime.parts import Part
+from partita.spacetime.program import COLLECTIVES, LocalOp, Piece, Segment, Shard
 
 # Ops that draw random numbers: never computed twice for the same micro-batch on two stages.
 RANDOM = frozenset(
@@ -29,23 +34,28 @@ RANDOM = frozenset(
 
 @dataclass(frozen=True)
 class BlockCode:
-    """What transform needs to know of a block: the classes of its dims to cut, whether it is computed again."""
+    """What transform needs to know of a block: its cuts along the inner axes, whether it is computed again."""
 
     name: str
-    cuts: frozenset[str]
+    cuts: tuple[Cut, ...]
     recompute: bool
 
 
 @dataclass(frozen=True)
 class StageCode:
-    """A stage's blocks in order, and over how many devices the classes are cut."""
+    """A stage's blocks in order, and the axes inside one copy, major first, those of turns last."""
 
     blocks: tuple[BlockCode, ...]
-    tp: int
+    axes: tuple[Axis, ...]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Axes along which there is something to cut."""
+        return {axis.name: axis.size for axis in self.axes if axis.size > 1}
 
 
 def transform(graph: Graph, stages: Sequence[StageCode], *, returned: bool = False) -> tuple[Piece, ...]:
-    """A piece for each stage. PlanError when tp can't cut a block, or a parameter would be cut in two ways.
+    """A piece for each stage. PlanError when an axis can't cut a block, or a parameter would be cut in two ways.
 
     Pieces give the loss, or of a model without one all that it returns; ``returned``: both.
     """
@@ -58,45 +68,138 @@ def transform(graph: Graph, stages: Sequence[StageCode], *, returned: bool = Fal
         if op.name not in free:
             for name in op.inputs:
                 readers.setdefault(name, set()).add(stage_of[op.block])
+    flows = {cut.dim for stage in stages for block in stage.blocks for cut in block.cuts if cut.dim in FLOWS}
+    tags = flow_tags(graph, tuple(flow for flow in FLOWS if flow in flows))
+    ends = {graph.loss.tensor} if graph.loss else set()
+    ends |= set(graph.outputs) if returned or not graph.loss else set()
+    outputs = [
+        tuple(n for n, maker in makers.items() if maker == index and (readers.get(n, set()) - {index} or n in ends))
+        for index in range(len(stages))
+    ]
+    cut = [_stage(graph, stage, frozenset(outputs[i]), shards[i], tags, free) for i, stage in enumerate(stages)]
+    partial, entered = _gradients(graph, cut)
+    cut = [
+        _stage(graph, stage, frozenset(outputs[i]), shards[i], tags, free, entered) if entered else cut[i]
+        for i, stage in enumerate(stages)
+    ]
     pieces = []
     for index, stage in enumerate(stages):
-        blocks = [_local_block(graph, block, stage.tp, free) for block in stage.blocks]
-        ops = [local.op for block in blocks for local in block]
-        read = _ordered(name for op in ops for name in op.inputs)
+        ops = [op for block in stage.blocks for op in graph.block_ops[block.name] if op.name not in free]
+        read = list(dict.fromkeys(name for op in ops for name in op.inputs))
         outer = [name for name in read if name not in makers]
         constants, leaves = _constants(graph, free, outer, index, graph_loss(graph, makers))
-        inputs = tuple(name for name in read if makers.get(name, index) != index)
-        made = [name for name, maker in makers.items() if maker == index]
-        ends = {graph.loss.tensor} if graph.loss else set()
-        ends |= set(graph.outputs) if returned or not graph.loss else set()
-        outputs = tuple(name for name in made if readers.get(name, set()) - {index} or name in ends)
-        segments = tuple(
-            _segment(graph, block, blocks, position, outputs) for position, block in enumerate(stage.blocks)
-        )
+        blocks = cut[index].blocks
         parameters = {name: shards[index].get(name) for name in read if _role(graph, name) == "parameter"}
         first = {name: stage_of[users[0]] for name, users in graph.parameter_users.items()}
         pieces.append(
             Piece(
-                index, constants, segments,
-                batch=tuple(n for n in leaves if _role(graph, n) == "input"), inputs=inputs, outputs=outputs,
+                index, constants,
+                tuple(_segment(graph, b, blocks, position, outputs[index]) for position, b in enumerate(stage.blocks)),
+                batch=tuple(n for n in leaves if _role(graph, n) == "input"),
+                inputs=tuple(name for name in read if makers.get(name, index) != index), outputs=outputs[index],
                 parameters=parameters, copies=tuple(n for n in parameters if first[n] != index),
                 buffers=tuple(n for n in leaves if _role(graph, n) == "buffer"),
+                partial={name: partial[name] for name in parameters if name in partial},
             )
         )  # fmt: skip
     return tuple(pieces)
 
 
+@dataclass(frozen=True)
+class _CutStage:
+    """A stage's blocks, cut, and how the gradients of its parameters come out along each axis."""
+
+    blocks: tuple[BlockCutter, ...]
+    reads: Mapping[tuple[str, str], set[str]]
+
+
+def _stage(
+    graph: Graph, stage: StageCode, whole: frozenset[str], shards: Mapping[str, Shard], tags: Tags, free: set[str],
+    entered: frozenset[tuple[str, str]] = frozenset(),
+) -> _CutStage:  # fmt: skip
+    turns = frozenset(axis.name for axis in stage.axes if axis.kind == "turns")
+    state = StageState(graph, stage.sizes, turns, tags, whole, entered)
+    for name, shard in shards.items():
+        state.values[name] = {name: {shard.axis: Part(shard.dim, shard.parts)}}
+    blocks = []
+    for block in stage.blocks:
+        flows = _flows(block, stage)
+        cutter = BlockCutter(state, block.name, _classes(graph, block, stage, flows), flows)
+        cutter.cut(free)
+        _require_flows(graph, block, stage, flows, cutter)
+        blocks.append(cutter)
+    return _CutStage(tuple(blocks), state.reads)
+
+
+def _gradients(graph: Graph, cut: Sequence[_CutStage]) -> tuple[dict[str, tuple[str, ...]], frozenset[tuple[str, str]]]:
+    """The axes over which each parameter's gradient is summed at the end of a step; and those over which it must be
+    summed where it is read, because other readers, here or in another stage, have all of it."""
+    kinds: dict[tuple[str, str], set[str]] = {}
+    places: dict[str, int] = {}
+    for stage in cut:
+        for name in {name for name, _ in stage.reads}:
+            places[name] = places.get(name, 0) + 1
+        for key, found in stage.reads.items():
+            kinds.setdefault(key, set()).update(found)
+    partial: dict[str, tuple[str, ...]] = {}
+    entered = set()
+    for (name, axis), found in kinds.items():
+        if not graph.tensor[name].gradient or "partial" not in found:
+            continue
+        if found == {"partial"} and sum((name, axis) in stage.reads for stage in cut) == places[name]:
+            partial[name] = (*partial.get(name, ()), axis)
+        else:
+            entered.add((name, axis))
+    return partial, frozenset(entered)
+
+
+def _flows(block: BlockCode, stage: StageCode) -> dict[str, str]:
+    """The axes along which something flows cut through the block, major first. PlanError for two along one."""
+    found: dict[str, str] = {}
+    for axis in stage.axes:
+        flowing = [cut.dim for cut in block.cuts if cut.dim in FLOWS and axis.name in cut.axes]
+        if len(flowing) > 1:
+            raise PlanError(f'block "{block.name}" is cut along "{axis.name}" in {listed(flowing)}; one of them works')
+        if flowing and axis.kind == "turns":
+            raise PlanError(
+                f'block "{block.name}" can\'t run pieces of its {flowing[0]} in turns ("{axis.name}"); classes of '
+                "dims can, and micro-batches are turns of samples"
+            )
+        if flowing and axis.size > 1:
+            found[axis.name] = flowing[0]
+    return found
+
+
+def _require_flows(
+    graph: Graph, block: BlockCode, stage: StageCode, flows: Mapping[str, str], cutter: BlockCutter
+) -> None:
+    """PlanError where an axis cuts none of the block's ops although the plan says so."""
+    cut = {axis for local in cutter.ops for axis in local.axes if local.form not in COLLECTIVES}
+    for axis, flow in flows.items():
+        if axis not in cut:
+            names = {name for op in graph.block_ops[block.name] for name in (*op.inputs, *op.outputs)}
+            tags = cutter.stage.tags[flow]
+            sizes = sorted({graph.tensor[n].shape[d] // parts for (n, d), parts in tags.items() if n in names})
+            found = f"it has sizes of {listed(sizes)}" if sizes else "it has none"
+            raise PlanError(f'block "{block.name}" has no {flow} that {axis}={stage.sizes[axis]} could cut: {found}')
+
+
 def _segment(
-    graph: Graph, block: BlockCode, blocks: Sequence[tuple[LocalOp, ...]], position: int, outputs: tuple[str, ...]
+    graph: Graph, block: BlockCode, blocks: Sequence[BlockCutter], position: int, outputs: tuple[str, ...]
 ) -> Segment:
     """A block's code with what it reads from outside and what others read of it (later blocks, or other stages)."""
-    made = {name for local in blocks[position] for name in local.op.outputs}
-    read = _ordered(name for local in blocks[position] for name in local.op.inputs)
-    later = {name for ops in blocks[position + 1 :] for local in ops for name in local.op.inputs} | set(outputs)
+    ops = blocks[position].ops
+    made = {name for local in ops for name in local.op.outputs}
+    read = dict.fromkeys(name for local in ops for name in local.op.inputs)
+    later = set(outputs)
+    for other in blocks[position + 1 :]:
+        own = {name for local in other.ops for name in local.op.outputs}
+        later.update(name for local in other.ops for name in local.op.inputs if name not in own)
     return Segment(
-        block.name, blocks[position], block.recompute,
+        block.name, tuple(ops), block.recompute,
         inputs=tuple(name for name in read if name not in made and _role(graph, name) != "parameter"),
-        outputs=tuple(name for local in blocks[position] for name in local.op.outputs if name in later),
+        outputs=tuple(name for local in ops for name in local.op.outputs if name in later),
+        regions=tuple(blocks[position].regions),
     )  # fmt: skip
 
 
@@ -122,10 +225,6 @@ def _role(graph: Graph, name: str) -> str:
     return graph.tensor[name].role if name in graph.tensor else "value"
 
 
-def _ordered(names: Any) -> list[str]:
-    return list(dict.fromkeys(names))
-
-
 def _constants(
     graph: Graph, free: set[str], read: list[str], stage: int, loss: tuple[int, str] | None
 ) -> tuple[tuple[LocalOp, ...], list[str]]:
@@ -149,12 +248,12 @@ def _parameter_shards(graph: Graph, stages: Sequence[StageCode]) -> list[dict[st
     for stage in stages:
         found: dict[str, Shard] = {}
         for block in stage.blocks:
-            cuts = classes(graph, block, stage.tp)
+            cuts = _classes(graph, block, stage, _flows(block, stage))
             for op in graph.block_ops[block.name]:
                 for name in op.inputs:
                     if graph.tensor[name].role != "parameter":
                         continue
-                    shard = _shard(graph, name, cuts, stage.tp)
+                    shard = _shard(graph, block.name, name, cuts, stage)
                     before = overall.setdefault(name, (block.name, shard))
                     if before[1] != shard:
                         raise PlanError(
@@ -167,138 +266,62 @@ def _parameter_shards(graph: Graph, stages: Sequence[StageCode]) -> list[dict[st
     return result
 
 
-def classes(graph: Graph, block: BlockCode, tp: int) -> tuple[CutClass, ...]:
-    """The classes to cut in the block. PlanError for a name that it doesn't have, or a class that tp doesn't divide."""
-    if not block.cuts or tp == 1:
+def _classes(graph: Graph, block: BlockCode, stage: StageCode, flows: Mapping[str, str]) -> tuple[ClassCut, ...]:
+    """The classes to cut in the block, with their axes. PlanError for a name that it doesn't have, and for a class that
+    its axes don't divide or can't cut."""
+    wanted: dict[str, tuple[Axis, ...]] = {}
+    for cut in block.cuts:
+        axes = tuple(axis for axis in stage.axes if axis.name in cut.axes and axis.size > 1)
+        if cut.dim not in FLOWS and axes:
+            wanted[cut.dim] = (*wanted.get(cut.dim, ()), *axes)
+    if not wanted:
         return ()
     known = block_cuts(graph, block.name, gathered=graph.loss is None)
-    odd = block.cuts - {cut.name for cut in known}
-    if odd:
-        has = ", ".join(dict.fromkeys(cut.name for cut in known)) or "none"
-        raise PlanError(f'block "{block.name}" has no dims "{min(odd)}" that could be cut; it has {has}')
-    found = tuple(cut for cut in known if cut.name in block.cuts)
-    for cut in found:
-        cut.require(tp, block.name)
-    return found
+    if odd := sorted(wanted.keys() - {cut.name for cut in known}):
+        has = listed(dict.fromkeys(cut.name for cut in known)) if known else "none"
+        raise PlanError(f'block "{block.name}" has no dims "{odd[0]}" that could be cut; it has {has}')
+    found = []
+    for cut in known:
+        axes = wanted.get(cut.name, ())
+        if not axes:
+            continue
+        _require_axes(block, cut, axes)
+        names = tuple(axis.name for axis in axes)
+        narrow = cut.name == "experts" and any(name in flows for name in names)
+        core = core_ops(graph, cut, block.name) if narrow else cut.ops
+        found.append(ClassCut(cut, names, core or cut.ops))
+    return tuple(found)
 
 
-def _shard(graph: Graph, name: str, cuts: tuple[CutClass, ...], tp: int) -> Shard | None:
+def _require_axes(block: BlockCode, cut: CutClass, axes: tuple[Axis, ...]) -> None:
+    """PlanError where a class can't be cut along axes: two of space, turns of what isn't a sum, no even division."""
+    space = [axis for axis in axes if axis.kind == "space"]
+    turns = [axis for axis in axes if axis.kind == "turns"]
+    for several in (space, turns):
+        if len(several) > 1:
+            names = listed(axis.name for axis in several)
+            raise PlanError(f'the dims "{cut.name}" of block "{block.name}" are cut along {names}; one of them works')
+    if turns and (cut.name == "vocabulary" or not cut.reductions):
+        raise PlanError(
+            f'block "{block.name}" can\'t run its dims "{cut.name}" in turns ("{turns[0].name}"): the turns must add up'
+        )
+    pieces = prod(axis.size for axis in axes)
+    cut.require(pieces, block.name, "·".join({"tensor": "tp"}.get(axis.name, axis.name) for axis in axes))
+
+
+def _shard(graph: Graph, block: str, name: str, cuts: Iterable[ClassCut], stage: StageCode) -> Shard | None:
+    """How a device holds a parameter: along an axis of turns it has all of it."""
     for cut in cuts:
-        if name in cut.dims:
-            dim, parts = cut.dims[name]
-            size = graph.tensor[name].shape[dim]
-            return Shard(dim, parts, tp, size, _padded(size, tp * parts))
+        read = any(op.name in cut.ops and name in op.inputs for op in graph.block_ops[block])
+        axes = [axis for axis in stage.axes if axis.name in cut.axes and axis.kind == "space"]
+        if name in cut.found.dims and read and axes:
+            dim, parts = cut.found.dims[name]
+            size, pieces = graph.tensor[name].shape[dim], axes[0].size
+            return Shard(dim, parts, pieces, size, -(-size // (pieces * parts)) * pieces * parts, axes[0].name)
     return None
 
 
 def _layout(graph: Graph, name: str, shard: Shard | None) -> Layout:
     """How a parameter lies on its stage's mesh while it is used."""
     dims = range(len(graph.tensor[name].shape))
-    return Layout(tuple(("tensor",) if shard and dim == shard.dim else () for dim in dims))
-
-
-def _padded(size: int, multiple: int) -> int:
-    return -(-size // multiple) * multiple
-
-
-def _summed_loss(graph: Graph, op: Op) -> Op:
-    """The loss as a sum over tokens: the mean is taken over the global batch, not over a micro-batch."""
-    if graph.loss is None or graph.loss.weighting != "tokens" or graph.loss.tensor not in op.outputs:
-        return op
-    if "target" not in op.attributes:
-        return op
-    args = [*op.attributes["args"][:2], None, 2, graph.loss.ignore_index]
-    return replace(op, attributes=op.attributes | {"args": args, "kwargs": {}})
-
-
-def _local_block(graph: Graph, block: BlockCode, tp: int, free: set[str]) -> tuple[LocalOp, ...]:
-    """The block's ops on one of ``tp`` devices, with ``enter`` and ``sum`` ops where values are shared or partial."""
-    cuts = classes(graph, block, tp)
-    owner = {name: cut for cut in cuts for name in cut.ops}
-    # Cut values that the model returns: inside the block there are pieces of them, after it the whole.
-    returned = {name for cut in cuts for name in cut.dims if graph.loss is None and name in graph.outputs}
-    entered: set[str] = set()
-    ops: list[LocalOp] = []
-    for op in graph.block_ops[block.name]:
-        if op.name in free:
-            continue
-        op = _summed_loss(graph, op)
-        cut = owner.get(op.name)
-        if cut is None:
-            ops.append(LocalOp(op, "whole", tuple(graph.tensor[name].shape for name in op.outputs)))
-            continue
-        partial = bool(set(op.outputs) & set(cut.reductions))
-        form = _form(op, cut, partial)
-        renamed = []
-        for name in op.inputs:
-            if name in cut.entries and not partial:
-                if name not in entered:
-                    entered.add(name)
-                    enter = Op(f"{name}.enter", "enter", (name,), (f"{name}.entered",), block.name)
-                    ops.append(LocalOp(enter, "enter", (graph.tensor[name].shape,)))
-                name = f"{name}.entered"
-            renamed.append(f"{name}.piece" if name in returned else name)
-        outputs = tuple(f"{name}.piece" if name in returned else name for name in op.outputs)
-        if partial and form == "local":
-            outputs = tuple(f"{name}.partial" for name in outputs)
-        shapes = tuple(local_shape(graph, name, cut, tp) for name in op.outputs)
-        local = replace(op, inputs=tuple(renamed), outputs=outputs, attributes=_localised(graph, op, cut, tp, shapes))
-        ops.append(LocalOp(local, form, shapes))
-        if partial and form == "local":
-            for name, before in zip(op.outputs, outputs, strict=True):
-                ops.append(LocalOp(Op(f"{name}.sum", "sum_devices", (before,), (name,), block.name), "sum", shapes))
-        ops += [_gather(graph, name, cut, block.name) for name in op.outputs if name in returned]
-    return tuple(ops)
-
-
-def _gather(graph: Graph, name: str, cut: CutClass, block: str) -> LocalOp:
-    """The whole of a returned value, without padding, from the pieces."""
-    shape = graph.tensor[name].shape
-    dim, parts = cut.dims[name]
-    assert parts == 1, "a fused dim isn't returned"
-    where = {"dim": dim, "size": shape[dim]}
-    return LocalOp(
-        Op(f"{name}.gather", "gather", (f"{name}.piece",), (name,), block, attributes=where), "gather", (shape,)
-    )
-
-
-def _form(op: Op, cut: CutClass, partial: bool) -> Form:
-    if op.kind in ("linear", "addmm"):
-        return "row" if partial else "column"
-    if op.kind in ("embedding", "cross_entropy") and cut.name == "vocabulary":
-        return "vocabulary"
-    assert not partial or op.kind in SUMS
-    return "local"
-
-
-def local_shape(graph: Graph, name: str, cut: CutClass, tp: int) -> tuple[int, ...]:
-    """The shape of one device's part of a tensor."""
-    shape = list(graph.tensor[name].shape)
-    if name in cut.dims:
-        dim, parts = cut.dims[name]
-        shape[dim] = _padded(shape[dim], tp * parts) // tp
-    return tuple(shape)
-
-
-def _localised(graph: Graph, op: Op, cut: CutClass, tp: int, shapes: tuple[tuple[int, ...], ...]) -> dict[str, Any]:
-    """The op's attributes with the sizes in them made local: target shapes of views, sizes of splits."""
-    attributes = dict(op.attributes)
-    if "target" not in attributes:
-        if op.kind in ("attention",):
-            attributes |= {key: attributes[key] // tp for key in ("heads", "kv_heads")}
-        return attributes
-    args = list(attributes["args"])
-    if op.kind == "view":
-        return attributes | {"target": "aten.reshape.default", "args": [args[0], list(shapes[0])], "kwargs": {}}
-    if op.kind == "expand":
-        args[1] = list(shapes[0])
-    if op.kind == "cross_entropy":
-        # The real number of classes: the logits may have padding columns.
-        attributes["vocabulary"] = graph.tensor[op.inputs[0]].shape[-1]
-    if op.kind == "split":
-        name = op.inputs[0]
-        dim = cut.dims[name][0]
-        if graph.tensor[op.outputs[0]].shape[dim] != shapes[0][dim]:
-            sizes = [shape[dim] for shape in shapes]
-            return attributes | {"target": "aten.split.Tensor", "args": [args[0], sizes[0], dim], "kwargs": {}}
-    return attributes | {"args": args}
+    return Layout(tuple((shard.axis,) if shard and dim == shard.dim else () for dim in dims))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -173,9 +173,10 @@ def _convert(program: ExportedProgram, skeleton: Skeleton, name: str, goal: Goal
     kept = _needed(ops, ends)
     ops = [op for op in ops if op.name in kept]
     used = {n for op in ops for n in (*op.inputs, *op.outputs)}
+    carried = _carried(ops, ends, {t.name for t in tensors if t.gradient})
     if goal == "loss":
-        _require_trained(skeleton.model, ops, ends, {t.name for t in tensors if t.gradient})
-    tensors = [t for t in tensors if t.name in used]
+        _require_trained(skeleton.model, ops, carried)
+    tensors = [_without_gradient(t, carried) for t in tensors if t.name in used]
     folded, blocks = fold(skeleton.model, ops, {t.name: t for t in tensors})
     first = next((t for t in tensors if t.role == "input" and t.shape), None)
     graph = Graph(
@@ -320,15 +321,28 @@ def _needed(ops: list[Op], wanted: list[str]) -> set[str]:
     return kept
 
 
-def _require_trained(model: nn.Module, ops: list[Op], ends: list[str], gradient: set[str]) -> None:
+def _carried(ops: list[Op], ends: list[str], gradient: set[str]) -> set[str]:
+    """The tensors to which a gradient comes back from the ends: of those that could carry one, what a ``detach`` cuts
+    off is left out.
+    """
+    found = gradient.intersection(ends)
+    for op in reversed(ops):
+        if not found.isdisjoint(op.outputs):
+            found.update(gradient.intersection(op.inputs))
+    return found
+
+
+def _without_gradient(tensor: Tensor, carried: set[str]) -> Tensor:
+    """The tensor, marked if it is a value to which no gradient comes back; a parameter stays as it is."""
+    return replace(tensor, gradient=False) if tensor.role == "value" and tensor.name not in carried else tensor
+
+
+def _require_trained(model: nn.Module, ops: list[Op], carried: set[str]) -> None:
     """ModelError unless every trained parameter gets a gradient from the loss, or from the outputs if there is none."""
     parameters = dict(model.named_parameters())
     if not any(name in parameters for op in ops for name in op.inputs):
         raise ModelError(f"{type(model).__name__} returns nothing that depends on a parameter")
-    carrying = [op for op in ops if not gradient.isdisjoint(op.outputs)]
-    reached = _needed(carrying, ends)
-    read = {name for op in carrying if op.name in reached for name in op.inputs}
-    if idle := [name for name, parameter in parameters.items() if parameter.requires_grad and name not in read]:
+    if idle := [name for name, parameter in parameters.items() if parameter.requires_grad and name not in carried]:
         more = f" and {len(idle) - 5} more" if len(idle) > 5 else ""
         raise ModelError(
             f"parameters that the loss does not depend on: {', '.join(idle[:5])}{more}; freeze or remove them"

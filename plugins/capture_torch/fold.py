@@ -113,7 +113,9 @@ def _single_module(model: nn.Module, group: list[Op], tensors: Mapping[str, Tens
     inside = {name for op in reading for name in op.inputs if tensors[name].role == "parameter"}
     if not path:
         return ""
-    own = {f"{path}.{name}" for name, _ in model.get_submodule(path).named_parameters()}
+    # A parameter that several modules share goes by its name in the first.
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    own = {names[id(parameter)] for parameter in model.get_submodule(path).parameters()}
     return path if own == inside else ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import io
 import logging
@@ -19,6 +20,7 @@ from torch import nn
 from partita.errors import ModelError, nearest
 from partita.graph import Graph
 from partita.plugins.capture_torch.capture import capture_module
+from partita.plugins.capture_torch.example import arguments_of
 from partita.plugins.capture_torch.skeleton import parameters_on_meta
 
 WANTED = "(model, example_inputs): an nn.Module or a function that builds one, and a dict, tuple or list of its inputs"
@@ -51,6 +53,43 @@ def capture_function(name: str, seq: int | None, dtype: str) -> Graph:
         has = "have no sequence" if graph.seq is None else f"have seq={graph.seq}"
         raise ModelError(f"{name}: its example inputs {has}, not {seq}; leave out --seq or change the function")
     return graph
+
+
+def module_of_function(name: str) -> tuple[Callable[[], nn.Module], Callable[[int], dict[str, Any]]]:
+    """What builds the model that the function returns, and its arguments by name for any number of samples: those of
+    the example, again and again.
+
+    ModelError as for ``capture_function``.
+    """
+    function = _function(name)
+
+    def returned() -> tuple[Any, Any]:
+        try:
+            return _pair(name, function())
+        except (Exception, SystemExit) as error:
+            if isinstance(error, ModelError):
+                raise
+            raise ModelError(f"{name} raised {type(error).__name__}: {error}{_place(error)}") from error
+
+    def build() -> nn.Module:
+        model = returned()[0]
+        # A module that was made once and kept would be trained by whoever had it before.
+        return copy.deepcopy(model) if isinstance(model, nn.Module) else model()
+
+    inputs = returned()[1]
+    if not isinstance(inputs, Mapping):
+        inputs = arguments_of(build(), inputs)
+    rows = next((len(value) for value in inputs.values() if isinstance(value, torch.Tensor) and value.dim()), 1)
+
+    def example(samples: int) -> dict[str, Any]:
+        return {
+            key: value[torch.arange(samples) % rows]
+            if isinstance(value, torch.Tensor) and value.dim() and len(value) == rows
+            else value
+            for key, value in inputs.items()
+        }
+
+    return build, example
 
 
 def _function(name: str) -> Callable[[], Any]:

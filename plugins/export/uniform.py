@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from partita.errors import listed
-from partita.plan import Plan, Stage
-from partita.schedules import GENERATORS, one_f_one_b
+from partita.plan import Order, Plan, Stage
+from partita.schedules import Turn, find, one_f_one_b
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 
@@ -87,12 +87,16 @@ def _devices(plan: Plan, framework: str) -> list[str]:
     return []
 
 
+def _turns(order: Order) -> dict[int, list[Turn]]:
+    return find(order.generator)(order.stages, order.micro_batches, **order.arguments)
+
+
 def _order(plan: Plan, framework: str) -> list[str]:
     order = plan.order
     if order.stages != len(plan.stages):
         return [f"Its order is of {order.stages} stages and it has {len(plan.stages)}."]
     # Schedules that come to the same order are the same, such as all of them with one micro-batch.
-    if GENERATORS[order.generator](order.stages, order.micro_batches) != one_f_one_b(order.stages, order.micro_batches):
+    if order.generator == "turns" or _turns(order) != one_f_one_b(order.stages, order.micro_batches):
         return [
             f'{framework} has no schedule "{order.generator}", it orders turns as 1f1b; plan with --fix schedule=1f1b.'
         ]

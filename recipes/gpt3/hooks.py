@@ -8,7 +8,7 @@ from partita.errors import PlanError
 from partita.hooks import hookimpl
 from partita.recipes.gpt3 import sizes
 from partita.recipes.gpt3.text import load_text
-from partita.recipes.recipe import Files, TrainedRecipe, Workload
+from partita.recipes.recipe import Files, Module, TrainedRecipe, Workload
 
 if TYPE_CHECKING:
     import torch
@@ -44,6 +44,15 @@ class Gpt3(TrainedRecipe):
 @hookimpl
 def partita_recipe() -> Gpt3:
     return Gpt3()
+
+
+@hookimpl
+def partita_module(model: str, seq: int | None) -> Module | None:
+    if model not in sizes.SIZES:
+        return None
+    from partita.recipes.gpt3.model import example, factory
+
+    return factory(model), example(sizes.SIZES[model].context if seq is None else seq)
 
 
 @hookimpl

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from partita.errors import InputError, PlanError
 from partita.hooks import hookimpl
-from partita.recipes.recipe import Files, TrainedRecipe, Workload
+from partita.recipes.recipe import Files, Module, TrainedRecipe, Workload
 from partita.recipes.swin import sizes
 
 if TYPE_CHECKING:
@@ -46,6 +46,17 @@ class Swin(TrainedRecipe):
 @hookimpl
 def partita_recipe() -> Swin:
     return Swin()
+
+
+@hookimpl
+def partita_module(model: str, seq: int | None) -> Module | None:
+    if model not in sizes.SIZES:
+        return None
+    import torch
+
+    from partita.recipes.swin.model import example, factory
+
+    return factory(model), example(model, torch.float32)
 
 
 @hookimpl

@@ -84,27 +84,30 @@ WRITES: Mapping[str, Callable[[Any, str], object]] = {
 }
 
 
-def failing_write(plan: str, write: str, fails: int, folder: str) -> Outcome:
-    """Two steps, a checkpoint, two more, a write that fails on one rank; what every rank says, and the losses of the
-    steps from the checkpoint on: as they were, and after loading what ``latest`` names."""
+def failing_writes(plan: str, writes: Sequence[str], fails: int, folder: str) -> Outcome:
+    """Two steps, a checkpoint, two more, writes that each fail on one rank; what every rank says, and the losses of
+    the steps from the checkpoint on: as they were, and after loading what ``latest`` names."""
     engine = start(plan)
     steps(engine, range(2))
     engine.save_checkpoint(folder)
     losses = steps(engine, range(2, 4))
-    with full(engine.global_rank == fails):
-        words = said(lambda: WRITES[write](engine, folder))
+    words = []
+    for write in writes:
+        with full(engine.global_rank == fails):
+            words.append(said(lambda write=write: WRITES[write](engine, folder)))
     # Who heard of it can go on.
     losses += steps(engine, range(4, 6))
     engine = start(plan)
     engine.load_checkpoint(folder)
-    return losses + steps(engine, range(2, 6)), [words]
+    return losses + steps(engine, range(2, 6)), words
 
 
-def broken_load(plan: str, folder: str, tag: str | None) -> Outcome:
-    """Losses of two steps after a load that fails, and of two steps without it: nothing was loaded."""
+def broken_loads(plan: str, checkpoints: Sequence[tuple[str, str | None]]) -> Outcome:
+    """What is said of loads that fail, of folders and tags; losses of two steps after them, and of two steps without
+    them: nothing was loaded."""
     engine = start(plan)
-    words = said(lambda: engine.load_checkpoint(folder, tag))
-    return steps(engine, range(2)) + steps(start(plan), range(2)), [words]
+    words = [said(lambda folder=folder, tag=tag: engine.load_checkpoint(folder, tag)) for folder, tag in checkpoints]
+    return steps(engine, range(2)) + steps(start(plan), range(2)), words
 
 
 def save_twice(plan: str, folder: str) -> Outcome:

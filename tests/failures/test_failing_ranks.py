@@ -55,7 +55,7 @@ class Run:
         environment = {**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "DEEPSPEED_LOG_LEVEL": "error"}
         environment.update(variables)
         with (self.folder / "out").open("wb") as out, (self.folder / "err").open("wb") as err:
-            return subprocess.Popen(words, stdout=out, stderr=err, env=environment)
+            return subprocess.Popen(words, stdout=out, stderr=err, env=environment, preexec_fn=heed_ctrl_c)
 
     def ended(self, failure: str) -> int:
         return self.begin(failure).wait(180)
@@ -68,6 +68,11 @@ class Run:
     @property
     def said(self) -> str:
         return (self.folder / "err").read_text()
+
+
+def heed_ctrl_c() -> None:
+    """These tests may themselves run where it is ignored: under nohup, say."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def wait_for(path: Path) -> None:
@@ -90,7 +95,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[in
     return losses
 
 
-@pytest.mark.parametrize(("start", "plan"), [("partita", "pp2"), ("torchrun", "dp2 zero1"), ("torchrun", "pp2")])
+@pytest.mark.parametrize(("start", "plan"), [("partita", "pp2"), ("torchrun", "dp2 zero1")])
 def test_a_rank_that_is_killed(
     start: str, plan: str, tmp_path: Path, uninterrupted: dict[str, dict[int, float]]
 ) -> None:
@@ -125,7 +130,7 @@ MESSAGES = {
     ("start", "plan", "failure"),
     [
         ("partita", "pp2", "loader"), ("torchrun", "pp2", "between"), ("partita", "dp2 zero1", "between"),
-        ("torchrun", "dp2 zero1", "loader"), ("torchrun", "dp2 zero1", "dtype"), ("partita", "pp2", "dtype"),
+        ("torchrun", "dp2 zero1", "dtype"),
     ],
 )  # fmt: skip
 def test_an_exception_on_one_rank(start: str, plan: str, failure: str, tmp_path: Path) -> None:
@@ -160,11 +165,11 @@ def test_ctrl_c(start: str, plan: str, tmp_path: Path) -> None:
 def test_a_rank_that_never_comes(tmp_path: Path) -> None:
     """The others wait as long as the script's own process group does, and no longer."""
     run = Run("partita", "pp2", tmp_path)
-    started = run.begin("wait", PATIENCE="30")
+    started = run.begin("wait", PATIENCE="20")
     wait_for(tmp_path / "waits")
     begun = time.monotonic()
     assert started.wait(120) == 1
     print(f"ended {time.monotonic() - begun:.1f} s after a rank stopped")
     assert time.monotonic() - begun < GONE_SECONDS
-    assert re.search(r"^\[rank0\]: .*Timed out waiting 30000ms", run.said, re.M)
+    assert re.search(r"^\[rank0\]: .*Timed out waiting 20000ms", run.said, re.M)
     assert "partita: rank 0 of 2 ended with exit status 1; the other ranks were stopped" in run.said

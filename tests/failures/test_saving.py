@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -19,53 +20,47 @@ FILES = {
     ("dp2 zero1", 1): "zero_pp_rank_1_mp_rank_00_optim_states.pt",
     ("dp2 zero3", 1): "zero_pp_rank_1_mp_rank_00_model_states.pt",
 }
+# What the dense model's file is called that the rank writes, by how it is written.
+DENSE = {
+    ("pp2", 0): {"dense state": "pytorch_model.bin"},
+    ("pp2", 1): {"model": "model-00002-of-00002.safetensors"},
+    ("dp2 zero3", 0): {"model": "model.safetensors", "dense state": "pytorch_model.bin"},
+}
 
 
-@pytest.mark.parametrize(("plan", "rank"), FILES)
-@pytest.mark.parametrize("write", ["checkpoint", "checkpoint of the same name"])
-def test_a_disk_that_is_full_leaves_the_last_checkpoint(
-    pool: Pool, tmp_path: Path, plan: str, rank: int, write: str
+@pytest.mark.parametrize(("plan", "rank"), dict.fromkeys([*FILES, *DENSE]))
+def test_a_disk_that_is_full_leaves_the_last_checkpoint_and_no_broken_model(
+    pool: Pool, tmp_path: Path, plan: str, rank: int
 ) -> None:
-    tag = "global_step4" if write == "checkpoint" else "global_step2"
-    results = pool.run(saving.failing_write, 2, plan, write, rank, str(tmp_path), timeout=120)
-    file = tmp_path / tag / FILES[plan, rank]
+    files = {}
+    if (plan, rank) in FILES:
+        # A new one, and one of the name of that which is there.
+        files = {"checkpoint": f"global_step4/{FILES[plan, rank]}",
+                 "checkpoint of the same name": f"global_step2/{FILES[plan, rank]}"}  # fmt: skip
+    files |= {write: f"dense/{file}" for write, file in DENSE.get((plan, rank), {}).items()}
+    results = pool.run(saving.failing_writes, 2, plan, list(files), rank, str(tmp_path), timeout=120)
     for losses, said in results:
-        assert said == [f"InputError: rank {rank}: {file}: can't be written: File too large"]
+        assert said == [
+            f"InputError: rank {rank}: {tmp_path}/{file}: can't be written: File too large" for file in files.values()
+        ]
         whole, again = losses[:4], losses[4:]
         assert again == whole
     assert (tmp_path / "latest").read_text() == "global_step2"
-    # Nor is there anything that could be taken for a checkpoint.
-    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["global_step2"]
-
-
-DENSE = [
-    ("pp2", "model", 1, "model-00002-of-00002.safetensors"), ("dp2 zero3", "model", 0, "model.safetensors"),
-    ("pp2", "dense state", 0, "pytorch_model.bin"), ("dp2 zero3", "dense state", 0, "pytorch_model.bin"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("plan", "write", "rank", "file"), DENSE)
-def test_a_disk_that_is_full_leaves_no_broken_model(
-    pool: Pool, tmp_path: Path, plan: str, write: str, rank: int, file: str
-) -> None:
-    for losses, said in pool.run(saving.failing_write, 2, plan, write, rank, str(tmp_path), timeout=120):
-        assert said == [f"InputError: rank {rank}: {tmp_path}/dense/{file}: can't be written: File too large"]
-        assert losses[4:] == losses[:4]
-    left = {path.name for path in (tmp_path / "dense").iterdir()}
+    # Nor is there anything that could be taken for a checkpoint, or for a model.
+    dense = tmp_path / "dense"
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} - {"dense"} == {"global_step2"}
+    left = {path.name for path in dense.iterdir()} if dense.exists() else set()
     assert left <= {"model-00001-of-00002.safetensors", "model.safetensors.index.json"}
 
 
-def test_a_folder_that_can_not_be_made(pool: Pool, tmp_path: Path) -> None:
+def test_a_folder_that_can_not_be_made_and_a_state_that_can_not_be_pickled(pool: Pool, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    for _, said in pool.run(saving.failing_write, 2, "pp2", "checkpoint into a file", 9, str(tmp_path), timeout=120):
-        assert said == [f"InputError: rank 0: {tmp_path}/file/out: can't be written: Not a directory"]
-
-
-def test_a_state_that_can_not_be_pickled(pool: Pool, tmp_path: Path) -> None:
-    for _, said in pool.run(saving.failing_write, 2, "pp2", "a function in it", 9, str(tmp_path), timeout=120):
-        assert said[0].startswith("InputError: rank 0: ")
-        assert f"{tmp_path}/global_step4/mp_rank_00_model_states.pt: can't be written: " in said[0]
-        assert "local object" in said[0]
+    writes = ["checkpoint into a file", "a function in it"]
+    for _, (folder, state) in pool.run(saving.failing_writes, 2, "pp2", writes, 9, str(tmp_path), timeout=120):
+        assert folder == f"InputError: rank 0: {tmp_path}/file/out: can't be written: Not a directory"
+        assert state.startswith("InputError: rank 0: ")
+        assert f"{tmp_path}/global_step4/mp_rank_00_model_states.pt: can't be written: " in state
+        assert "local object" in state
     assert (tmp_path / "latest").read_text() == "global_step2"
 
 
@@ -103,44 +98,46 @@ def test_what_is_saved_and_what_is_left_alone(pool: Pool, saved: dict[str, Path]
 OTHERS = "other checkpoints there, to be loaded by their tag: global_step1"
 
 
-@pytest.mark.parametrize(("plan", "rank"), [key for key in FILES if key[0] != "dp2 zero3"])
-@pytest.mark.parametrize(("harm", "tag"), [("missing", None), ("half", "global_step2"), ("empty", None)])
-def test_a_broken_checkpoint_is_not_loaded(
-    pool: Pool, saved: dict[str, Path], tmp_path: Path, plan: str, rank: int, harm: str, tag: str | None
-) -> None:
-    folder = shutil.copytree(saved[plan], tmp_path / "copy")
-    file = folder / "global_step2" / FILES[plan, rank]
-    whole = file.read_bytes()
-    file.write_bytes({"missing": b"", "half": whole[: len(whole) // 2], "empty": b""}[harm])
-    if harm == "missing":
-        file.unlink()
-        why = f"{file}: no such file; {OTHERS}"
-    else:
-        size = file.stat().st_size
-        why = f"{file}: can't be read, it is truncated or broken ({size} bytes); {OTHERS}"
-    # Where copies share a file, all of them miss it.
-    where = "" if (plan, rank) == ("dp2 zero1", 0) else f"rank {rank}: "
-    for losses, said in pool.run(saving.broken_load, 2, plan, str(folder), tag, timeout=120):
-        assert said == [f"InputError: {where}{why}"]
+# How a file is broken, and by which tag the checkpoint is asked for.
+HARMS = [("missing", None), ("half", "global_step2"), ("empty", None)]
+LATEST = {
+    "": "{folder}/latest: is empty",
+    "global_step9": "{folder}/global_step9: there is no such checkpoint",
+}
+
+
+@pytest.mark.parametrize("plan", ["pp2", "dp2 zero1"])
+def test_a_broken_checkpoint_is_not_loaded(pool: Pool, saved: dict[str, Path], tmp_path: Path, plan: str) -> None:
+    """Each harm to the file of each rank, and names of checkpoints that there are none of."""
+    asked, wanted = [], []
+    for rank, (harm, tag) in product((0, 1), HARMS):
+        folder = shutil.copytree(saved[plan], tmp_path / f"{rank} {harm}")
+        file = folder / "global_step2" / FILES[plan, rank]
+        whole = file.read_bytes()
+        file.write_bytes({"missing": b"", "half": whole[: len(whole) // 2], "empty": b""}[harm])
+        if harm == "missing":
+            file.unlink()
+            why = f"{file}: no such file; {OTHERS}"
+        else:
+            size = file.stat().st_size
+            why = f"{file}: can't be read, it is truncated or broken ({size} bytes); {OTHERS}"
+        # Where copies share a file, all of them miss it.
+        where = "" if (plan, rank) == ("dp2 zero1", 0) else f"rank {rank}: "
+        asked.append((str(folder), tag))
+        wanted.append(f"InputError: {where}{why}")
+    for number, (latest, says) in enumerate(LATEST.items()):
+        folder = shutil.copytree(saved[plan], tmp_path / f"latest {number}")
+        (folder / "latest").write_text(latest)
+        asked.append((str(folder), None))
+        wanted.append(f"InputError: {says.format(folder=folder)}; {OTHERS}, global_step2")
+    for losses, said in pool.run(saving.broken_loads, 2, plan, asked, timeout=120):
+        assert said == wanted
         # The engine is as it was.
         assert losses[:2] == losses[2:]
 
 
-@pytest.mark.parametrize(
-    ("latest", "says"),
-    [("", "{folder}/latest: is empty"), ("global_step9", "{folder}/global_step9: there is no such checkpoint")],
-)
-def test_a_latest_that_names_nothing(
-    pool: Pool, saved: dict[str, Path], tmp_path: Path, latest: str, says: str
-) -> None:
-    folder = shutil.copytree(saved["pp2"], tmp_path / "copy")
-    (folder / "latest").write_text(latest)
-    for _, said in pool.run(saving.broken_load, 2, "pp2", str(folder), None):
-        assert said == [f"InputError: {says.format(folder=folder)}; {OTHERS}, global_step2"]
-
-
 def test_another_plans_checkpoint(pool: Pool, saved: dict[str, Path]) -> None:
-    for _, said in pool.run(saving.broken_load, 2, "dp2 zero0", str(saved["pp2"]), None, timeout=120):
+    for _, said in pool.run(saving.broken_loads, 2, "dp2 zero0", [(str(saved["pp2"]), None)], timeout=120):
         assert said == [
             f"InputError: {saved['pp2']}/global_step2: was saved by a plan that lays a copy of the model on 2 devices, "
             "this one on 1; hold the plan (fix pp and tp), or load the dense weights before deepspeed.initialize"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -137,18 +137,24 @@ def items(side: Side) -> Numbers:
         yield f"loss {step}", loss
 
 
-LOOPS = {
-    loop.__name__: loop
-    for loop in (
-        plain,
-        uneven_padding,
-        odd_last_batch,
-        evaluation,
-        scaled,
-        accumulated,
-        by_iterator,
-        outside,
-        items,
-        two_calls_one_backward,
-    )
+def in_turn(*loops: Callable[[Side], Numbers]) -> Callable[[Side], Numbers]:
+    """The loops one after another, of the same engine: what one leaves behind the next would show."""
+
+    def whole(side: Side) -> Numbers:
+        for loop in loops:
+            for name, value in loop(side):
+                yield f"{loop.__name__}: {name}", value
+
+    return whole
+
+
+LOOPS: Mapping[str, Callable[[Side], Numbers]] = {
+    "plain": plain,
+    "accumulated": accumulated,
+    "whatever a loop may do": in_turn(
+        uneven_padding, odd_last_batch, evaluation, scaled, outside, items, two_calls_one_backward
+    ),
+    "calls of a step": in_turn(accumulated, by_iterator),
+    "texts": in_turn(uneven_padding, odd_last_batch, evaluation),
+    "images": in_turn(odd_last_batch, evaluation),
 }

@@ -1,4 +1,4 @@
-"""The example script under torchrun, with the key and without: the same text, the same losses."""
+"""The example script with the key and without: the same text, the same losses. And once as torchrun starts it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.ranks.pool import Pool
+from tests.ranks.script import script
 
 pytestmark = pytest.mark.slow
 
@@ -29,53 +32,82 @@ PLANS: dict[str, tuple[int, dict[str, Any], str]] = {
 }
 
 
-def run(folder: Path, ranks: int, change: dict[str, Any], *options: str) -> subprocess.CompletedProcess[str]:
-    """The script as it stands, with another configuration."""
+def configure(folder: Path, change: dict[str, Any]) -> None:
+    """The example's configuration, with another key."""
     config = json.loads((EXAMPLE / "ds.json").read_text())
     assert config.pop("partita") == {}
     (folder / "ds.json").write_text(json.dumps({**config, **change}))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"]
-    return subprocess.run(
-        [*command, str(LAUNCH), str(EXAMPLE / "train.py"), "ds.json", *options], cwd=folder, capture_output=True,
-        text=True, timeout=250, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
 
 
-def losses(found: subprocess.CompletedProcess[str]) -> list[float]:
-    assert found.returncode == 0, found.stderr[-3000:]
-    return [float(text) for text in re.findall(r"loss (\d+\.\d+)", found.stdout)]
+def run(pool: Pool, folder: Path, ranks: int, change: dict[str, Any], *options: str) -> tuple[str, str]:
+    """The script as it stands on ranks of the pool: what rank 0 said on stdout and stderr."""
+    configure(folder, change)
+    everyones = pool.run(script, ranks, str(EXAMPLE / "train.py"), ["ds.json", *options], str(folder), timeout=200)
+    assert {ended.status for ended in everyones} == {0}
+    assert {ended.out for ended in everyones[1:]} == {""}
+    return everyones[0].out, everyones[0].err
+
+
+def losses(out: str) -> list[float]:
+    return [float(text) for text in re.findall(r"loss (\d+\.\d+)", out)]
 
 
 @pytest.fixture(scope="module")
-def without(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def without(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The losses without the key, by the number of ranks."""
 
     @cache
     def of(ranks: int) -> list[float]:
-        found = run(tmp_path_factory.mktemp(f"plain{ranks}"), ranks, {}, "--epochs=1")
-        assert "partita" not in found.stderr
-        return losses(found)
+        out, err = run(pool, tmp_path_factory.mktemp(f"plain{ranks}"), ranks, {}, "--epochs=1")
+        assert "partita" not in err
+        return losses(out)
 
     return of
 
 
+def require_saved(folder: Path) -> None:
+    assert (folder / "out" / "checkpoint" / "latest").exists()
+    assert (folder / "out" / "model" / "pytorch_model.bin").stat().st_size > 4 * 200_000
+
+
 @pytest.mark.parametrize("name", PLANS)
-def test_equal_losses(tmp_path: Path, without: Any, name: str) -> None:
+def test_equal_losses(pool: Pool, tmp_path: Path, without: Any, name: str) -> None:
     ranks, change, words = PLANS[name]
-    found = run(tmp_path, ranks, change, "--epochs=1", "--output=out")
-    assert losses(found) == pytest.approx(without(ranks), rel=1e-5)
+    out, err = run(pool, tmp_path, ranks, change, "--epochs=1", "--output=out")
+    assert losses(out) == pytest.approx(without(ranks), rel=1e-5)
     assert len(without(ranks)) > 5
-    assert f"partita: plan for {ranks} ranks: {words}" in found.stderr
-    assert (tmp_path / "out" / "checkpoint" / "latest").exists()
-    assert (tmp_path / "out" / "model" / "pytorch_model.bin").stat().st_size > 4 * 200_000
+    assert f"partita: plan for {ranks} ranks: {words}" in err
+    require_saved(tmp_path)
 
 
-@pytest.mark.parametrize("cluster", [None, "4x8xa100-80gb"])
-def test_a_dry_run_prints_the_plan_and_ends_well(tmp_path: Path, cluster: str | None) -> None:
-    key = {"dry_run": True, "fix": {"pp": 2}, **({"cluster": cluster} if cluster else {})}
-    found = run(tmp_path, 2, {"partita": key})
+def torchrun(folder: Path, change: dict[str, Any], *options: str) -> subprocess.CompletedProcess[str]:
+    """Two processes of the script's own."""
+    configure(folder, change)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(LAUNCH)]
+    return subprocess.run(
+        [*command, str(EXAMPLE / "train.py"), "ds.json", *options], cwd=folder, capture_output=True, text=True,
+        timeout=250, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+
+def test_equal_losses_under_torchrun(tmp_path: Path, without: Any) -> None:
+    _, change, words = PLANS["pp2"]
+    found = torchrun(tmp_path, change, "--epochs=1", "--output=out")
     assert found.returncode == 0, found.stderr[-3000:]
-    assert "loss" not in found.stdout
-    devices = "32" if cluster else "2"
-    assert re.search(rf"\b{devices}\b", found.stdout)
-    assert found.stdout.count("where the step goes") == 1
+    assert losses(found.stdout) == pytest.approx(without(2), rel=1e-5)
+    assert f"partita: plan for 2 ranks: {words}" in found.stderr
+    require_saved(tmp_path)
+
+
+def require_dry(out: str, devices: int) -> None:
+    assert "loss" not in out
+    assert re.search(rf"\b{devices}\b", out)
+    assert out.count("where the step goes") == 1
+
+
+def test_a_dry_run_prints_the_plan_and_ends_well(pool: Pool, tmp_path: Path) -> None:
+    found = torchrun(tmp_path, {"partita": {"dry_run": True, "fix": {"pp": 2}}})
+    assert found.returncode == 0, found.stderr[-3000:]
+    require_dry(found.stdout, 2)
+    out, _ = run(pool, tmp_path, 2, {"partita": {"dry_run": True, "fix": {"pp": 2}, "cluster": "4x8xa100-80gb"}})
+    require_dry(out, 32)

@@ -88,9 +88,9 @@ def loader(plan: str) -> list[list[int]]:
     return [[int((rows == row).all(dim=1).nonzero()) for row in x] for x, _ in made]
 
 
-def resumed(case: Case, folder: str) -> tuple[list[float], list[float], list[float]]:
-    """Losses of the third and fourth step: of a run that saved before them, of a fresh engine that loaded what it
-    saved, and of one that didn't. The model drops out, the schedule and momentum go on."""
+def resumed(case: Case, folder: str) -> tuple[list[float], list[float], float]:
+    """Losses of the third and fourth step: of a run that saved before them, and of a fresh engine that loaded what it
+    saved; and the third's before it loaded. The model drops out, the schedule and momentum go on."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
 
     def fresh(seed: int) -> tuple[Any, Any]:
@@ -120,13 +120,12 @@ def resumed(case: Case, folder: str) -> tuple[list[float], list[float], list[flo
     engine.save_checkpoint(folder, tag="half", client_state={"schedule": schedule.state_dict()})
     whole = steps(engine, schedule, (2, 3))
     engine, schedule = fresh(1)
+    unloaded = float(engine(**batches(engine.module, 2, [4] * ranks)[rank]).loss)
     _, client = engine.load_checkpoint(folder, tag="half")
     schedule.load_state_dict(client["schedule"])
     for group, rate in zip(engine.optimizer.param_groups, schedule.get_last_lr(), strict=True):
         group["lr"] = rate
-    continued = steps(engine, schedule, (2, 3))
-    engine, schedule = fresh(1)
-    return whole, continued, steps(engine, schedule, (2, 3))
+    return whole, steps(engine, schedule, (2, 3)), unloaded
 
 
 def built_divided() -> tuple[list[float], list[float]]:

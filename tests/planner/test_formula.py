@@ -97,7 +97,7 @@ def test_c23_fewer_micro_batches_than_stages(stages, count, makespan, held):
     assert [in_flight(orders[stage]) for stage in range(stages)] == held == list(numbers.held)
 
 
-@pytest.mark.parametrize("name", sorted(GENERATORS))
+@pytest.mark.parametrize("name", ["1f1b", "gpipe"])
 @pytest.mark.parametrize(("stages", "count"), [(1, 1), (1, 4), (3, 2), (4, 9), (7, 3)])
 def test_every_turn_occurs_once_and_the_count_in_flight_is_the_table_s(name, stages, count):
     orders = GENERATORS[name](stages, count)

@@ -29,7 +29,8 @@ END_SECONDS = 5.0
 GRACE_SECONDS = 0.5
 PRELOADED = [
     "torch", "torch.export", "torch.distributed", "partita.adapters.torch.prepare",
-    *(f"transformers.models.{family}.modeling_{family}" for family in ("gpt2", "llama", "t5")),
+    *(f"transformers.models.{family}.modeling_{family}" for family in ("gpt2", "llama", "bert", "t5", "vit", "swin")),
+    "deepspeed", "partita.adapters.deepspeed.front", "accelerate", "transformers.trainer",
 ]  # fmt: skip
 
 

@@ -109,6 +109,8 @@ def test_nothing_is_left_behind(tmp_path: Path, end: signal.Signals) -> None:
     tests = subprocess.Popen(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(test)], cwd=tmp_path, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        # These tests may themselves run where Ctrl-C is ignored: under nohup, say.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     try:
         wait_until(lambda: started.exists() and started.read_text().endswith("."), 120)

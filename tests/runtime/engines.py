@@ -68,7 +68,7 @@ def torch_engine(case: Case, plan: Plan, lowered: Lowered, weights: Weights, see
         seen.update(_as_modelled(stage, {name: parameter.grad.clone() for name, parameter in trained.items()}))
 
     optimizer.register_step_pre_hook(look)
-    engine = TorchEngine(stage, prepared.groups, optimizer, case.clip_norm)
+    engine = TorchEngine(prepared.stages, prepared.groups, {stage.piece.stage: optimizer}, case.clip_norm)
     return Built(
         engine, stage, prepared.groups, prepared.runtime, lambda batches: prepared.runtime.step(batches, engine),
         lambda: _as_modelled(stage, {name: parameter.detach() for name, parameter in trained.items()}),

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
 from partita.graph import Graph
 from partita.graph.cuts import block_cuts
-from partita.plan import BATCH_CUT, Breakdown, Cut, Order, Plan, Prediction, Search, Stage, Strategy
+from partita.graph.flows import FLOWS
+from partita.plan import BATCH_CUT, Axis, Breakdown, Cut, Order, Plan, Prediction, Search, Stage, Strategy
 from partita.spacetime.lower import lower
 from partita.spacetime.program import Program
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a model is divided: stages, copies, pieces, micro-batches; ``sizes`` are blocks a stage, else evenly."""
+    """How a model is divided: stages, copies, pieces, micro-batches; ``sizes`` are blocks a stage, else evenly.
+
+    ``cuts`` are along the inner axes, of which ``other_axes`` are those beside ``tensor``; a block has those for which
+    it has dims. Without any, ``tensor`` cuts every class of dims.
+    """
 
     pp: int = 1
     dp: int = 1
@@ -25,10 +31,17 @@ class Layout:
     sizes: tuple[int, ...] = ()
     recompute: bool = False
     zero: int = 0
+    cuts: tuple[Cut, ...] = ()
+    other_axes: tuple[Axis, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """Devices of one copy of a stage."""
+        return self.tp * prod(axis.size for axis in self.other_axes if axis.kind == "space")
 
     @property
     def devices(self) -> int:
-        return self.pp * self.dp * self.tp
+        return self.pp * self.dp * self.width
 
     def stages(self, blocks: Sequence[str]) -> list[tuple[str, ...]]:
         """The blocks of each stage."""
@@ -43,11 +56,11 @@ class Layout:
 def plan(graph: Graph, layout: Layout, precision: str = "fp32") -> Plan:
     """The layout as a plan by hand: it predicts nothing."""
     pp, dp, tp = layout.pp, layout.dp, layout.tp
-    samples, c = graph.samples * dp, layout.micro_batches
+    samples, c, each = graph.samples * dp, layout.micro_batches, dp * layout.width
     stages = tuple(
         Stage(
-            f"stage {index}", blocks, tuple(range(index * dp * tp, (index + 1) * dp * tp)), dp, tp, samples, c,
-            tuple(_strategy(graph, block, layout) for block in blocks),
+            f"stage {index}", blocks, tuple(range(index * each, (index + 1) * each)), dp, tp, samples, c,
+            tuple(_strategy(graph, block, layout) for block in blocks), layout.other_axes,
         )
         for index, blocks in enumerate(layout.stages([block.name for block in graph.blocks]))
     )  # fmt: skip
@@ -60,9 +73,11 @@ def plan(graph: Graph, layout: Layout, precision: str = "fp32") -> Plan:
 
 
 def _strategy(graph: Graph, block: str, layout: Layout) -> Strategy:
-    names = dict.fromkeys(cut.name for cut in block_cuts(graph, block)) if layout.tp > 1 else ()
-    tensor = tuple(Cut(name, ("tensor",)) for name in names)
-    return Strategy((BATCH_CUT, *tensor), layout.zero, "full" if layout.recompute else "none")
+    names = dict.fromkeys(cut.name for cut in block_cuts(graph, block))
+    cuts = tuple(cut for cut in layout.cuts if cut.dim in FLOWS or cut.dim in names)
+    if layout.tp > 1 and not layout.cuts:
+        cuts = tuple(Cut(name, ("tensor",)) for name in names)
+    return Strategy((BATCH_CUT, *cuts), layout.zero, "full" if layout.recompute else "none")
 
 
 def program(graph: Graph, layout: Layout) -> Program:

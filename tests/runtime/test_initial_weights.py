@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from partita.adapters.torch.prepare import Lowered, lower_model, prepare, realiser
@@ -38,9 +37,8 @@ def initial(model: str, layout: Layout, target: str) -> dict[str, bytes]:
     for name, parameter in stage.trained.items():
         part = parameter.detach().t() if name in stage.flipped else parameter.detach()
         pieces = [part.contiguous()]
-        if prepared.groups.tensor is not None:
-            pieces = [torch.empty_like(pieces[0]) for _ in range(layout.tp)]
-            dist.all_gather(pieces, part.contiguous(), group=prepared.groups.tensor)
+        if tensor := prepared.groups.axes[stage.piece.stage].get("tensor"):
+            pieces = tensor.gather(part.contiguous())
         found[name] = join(pieces, stage.piece.parameters[name]).contiguous().numpy().tobytes()
     return found
 
@@ -167,7 +165,7 @@ def test_no_rank_builds_the_whole_model(pool: Pool) -> None:
 def test_a_weight_of_another_shape_is_refused() -> None:
     given = StateDict({"weight": torch.ones(1)})
     with pytest.raises(ModelError, match=r'"weight" has shape \[1\].* needs \[4, 3\]'):
-        fill({"weight": nn.Parameter(torch.zeros(4, 3))}, given, {"weight": None}, 0, set())
+        fill({"weight": nn.Parameter(torch.zeros(4, 3))}, given, {"weight": None}, {}, set())
 
 
 def test_a_model_without_a_loss_is_not_trained() -> None:

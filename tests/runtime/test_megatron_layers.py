@@ -52,16 +52,17 @@ def language_model(family: str, dtype: str, layout: Layout) -> tuple[nn.Module, 
 class Recording(TorchEngine):
     """Keeps the gradients that the optimizer was given."""
 
-    def update(self) -> None:
-        self.gradients = {name: parameter.grad.clone() for name, parameter in self.stage.trained.items()}
-        super().update()
+    def update(self, stage: int) -> None:
+        self.gradients = {name: p.grad.clone() for name, p in self.stages[stage].trained.items()}
+        super().update(stage)
 
 
 def train(family: str, dtype: str, layout: Layout, steps: int) -> dict[str, float]:
     """The worst differences from one device over some steps: of losses, gradients and, in the end, weights."""
     model, mine = language_model(family, dtype, layout)
     place = mine.runtime.place
-    engine = Recording(mine.stage, mine.groups, torch.optim.Adam(list(mine.stage.trained.values()), lr=1e-2))
+    adam = torch.optim.Adam(list(mine.stage.trained.values()), lr=1e-2)
+    engine = Recording(mine.stages, mine.groups, {place.stage: adam})
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     dense = dict(model.named_parameters())
     samples, count = MODELS[family].samples, layout.micro_batches
@@ -146,7 +147,7 @@ def structure(family: str, layout: Layout) -> dict[str, Any]:
         name: (parameter.tensor_model_parallel, getattr(parameter, "partition_dim", None))
         for name, parameter in stage.parameters_by_name.items()
     }
-    counted = sum(param_is_not_tensor_parallel_duplicate(p, mine.groups.tensor) for p in stage.trained.values())
+    counted = sum(param_is_not_tensor_parallel_duplicate(p, mine.groups.axes[stage.piece.stage]["tensor"].process_group) for p in stage.trained.values())
     return {
         "counts": counts,
         "parameters": {dense_name(name) for name, _ in stage.named_parameters(remove_duplicate=False)},
@@ -331,7 +332,7 @@ def windows() -> tuple[list[str], dict[str, float | None]]:
         if gradient is None:
             found[name] = None
         else:
-            wanted = cut(gradient, stage.piece.parameters[name], stage.context.rank)
+            wanted = cut(gradient, stage.piece.parameters[name], stage.context.coordinates["tensor"])
             found[name] = float((parameter.grad - wanted).abs().max())
     return [type(module).__name__ for block in stage.blocks for module, _ in block.realised.values()], found
 

@@ -43,8 +43,8 @@ def kept_bytes(recompute: bool) -> int:
     batch = {name: torch.zeros(SAMPLES, SEQ, dtype=torch.long) for name in ("input_ids", "labels", "attention_mask")}
     captured = capture_module(gpt2, batch, name="gpt2", dtype=torch.float32)
     piece = program(captured.graph, Layout(micro_batches=1, recompute=recompute)).pieces[0]
-    stage = StageModule(captured.graph, piece, buffers=captured.buffers, group=None, rank=0, device=torch.device("cpu"))
-    fill(stage.parameters_by_name, Initialised(captured.skeleton, 0), piece.parameters, 0, stage.flipped)
+    stage = StageModule(captured.graph, piece, buffers=captured.buffers, device=torch.device("cpu"))
+    fill(stage.parameters_by_name, Initialised(captured.skeleton, 0), piece.parameters, {}, stage.flipped)
     batch["attention_mask"] = torch.ones(SAMPLES, SEQ, dtype=torch.long)
     with Storages() as storages:
         outputs = stage(batch, {}, (0,))

@@ -58,7 +58,7 @@ def test_tasks_of_every_device(schedule: str, pp: int, c: int, dp: int, tp: int)
     lowered = program(gpt2(), Layout(pp, dp, tp, c, schedule))
     assert sorted(lowered.queues) == list(range(pp * dp * tp))
     for device, queue in lowered.queues.items():
-        stage = lowered.places[device].stage
+        stage = lowered.only_place(device).stage
         before, after = stage > 0, stage < pp - 1
         owner, copy = pp > 1 and stage == 0, pp > 1 and stage == pp - 1
         wanted = {
@@ -123,9 +123,9 @@ def most_saved(lowered: Program, device: int) -> int:
     """The most activations of micro-batches that the queue keeps at once."""
     now = most = 0
     for task in lowered.queues[device]:
-        now += sum(name.startswith("saved@") for name in task.writes)
+        now += sum(name.startswith("saved of") for name in task.writes)
         most = max(most, now)
-        now -= sum(name.startswith("saved@") for name in task.frees)
+        now -= sum(name.startswith("saved of") for name in task.frees)
     assert now == 0
     return most
 
@@ -142,7 +142,7 @@ def test_queues_hang_together(make: Callable[[], Graph], schedule: str, pp: int,
     sent: dict[tuple[int, int, bool], list[tuple[str, str]]] = {}
     received: dict[tuple[int, int, bool], list[tuple[str, str]]] = {}
     for device, queue in lowered.queues.items():
-        there = set(lowered.pieces[lowered.places[device].stage].parameters)
+        there = set(lowered.pieces[lowered.only_place(device).stage].parameters)
         for task in queue:
             if task.kind in ("send", "receive"):
                 assert task.transfer is not None
@@ -151,7 +151,7 @@ def test_queues_hang_together(make: Callable[[], Graph], schedule: str, pp: int,
                 back = "gradient" in task.transfer.what
                 stream = (sent if task.kind == "send" else received).setdefault((*pair, back), [])
                 stream.append((task.transfer.what, task.transfer.key(task.micro)))
-                mine, theirs = lowered.places[device], lowered.places[task.peer]
+                mine, theirs = lowered.only_place(device), lowered.only_place(task.peer)
                 assert (mine.data, mine.tensor) == (theirs.data, theirs.tensor)
             # The gradient of a shared parameter is added up by every backward task: no single one writes it.
             summed = {task.transfer.key(None)} if counted((task,))["send parameter_gradient"] else set()

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from partita.adapters.torch.prepare import Lowered
@@ -80,11 +79,10 @@ class Part:
         """The whole tensors of the stage's own parameters, from the parts of the ranks that share them."""
         found = {}
         for name in self.stage.trained:
-            pieces: list[Tensor] = [parts[name]]
-            if self.groups.tensor is not None:
-                pieces *= self.case.layout.tp
-                dist.all_gather_object(pieces, parts[name], group=self.groups.tensor)
-            found[name] = join(pieces, self.program.pieces[self.place.stage].parameters[name])
+            shard, pieces = self.program.pieces[self.place.stage].parameters[name], [parts[name]]
+            if shard and (group := self.groups.axes[self.place.stage].get(shard.axis)):
+                pieces = group.objects(parts[name])
+            found[name] = join(pieces, shard)
         return found
 
 

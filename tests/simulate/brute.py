@@ -40,11 +40,11 @@ def ports(cluster: Cluster, source: int, target: int) -> list[tuple[object, Frac
 
 def partners(program: Program, device: int, kind: str) -> list[int]:
     """Who must be there before a task begins."""
-    own = program.places[device]
+    own = program.only_place(device)
     data = kind == "reduce" or program.zero >= {"forward": 3, "backward": 2}.get(kind, 9)
     tensor = kind in ("forward", "backward")
     return [
-        other for other, place in program.places.items()
+        other for other, (place,) in program.places.items()
         if place.stage == own.stage and (data or place.data == own.data) and (tensor or place.tensor == own.tensor)
     ]  # fmt: skip
 

@@ -7,6 +7,7 @@ from functools import cache
 
 from partita.cluster import Cluster, Device, Link
 from partita.graph import Block, Graph, Op, Tensor, check
+from partita.plan import Order
 from partita.spacetime.preserve import Version, preserve
 from partita.spacetime.program import Program
 from partita.spacetime.schedule import assign, order
@@ -35,11 +36,11 @@ def pipeline(
 ) -> Program:  # fmt: skip
     """The program of a chain; devices in the order (stage, data, tensor)."""
     graph = chain(stages, skips, tied)
-    pieces = transform(graph, [StageCode((BlockCode(f"b{stage}", frozenset(), False),), 1) for stage in range(stages)])
+    pieces = transform(graph, [StageCode((BlockCode(f"b{stage}", (), False),), ()) for stage in range(stages)])
     each = dp * tp
     devices_of = tuple(tuple(range(stage * each, (stage + 1) * each)) for stage in range(stages))
     places = assign(devices_of, [dp] * stages, [tp] * stages)
-    turns = order(schedule, stages, micro_batches, places)
+    turns = order(Order(schedule, stages, micro_batches), places)
     queues = preserve(Version(graph, pieces), places, devices_of, turns)
     return Program(
         pieces, queues, places, devices_of, (dp,) * stages, (tp,) * stages, micro_batches, 1, zero, graph.loss

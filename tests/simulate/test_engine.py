@@ -10,10 +10,10 @@ import pytest
 
 from partita.errors import PlanError
 from partita.planner.formula import ChainTable, step_seconds
-from partita.simulate.engine import TURNS, execute
+from partita.simulate.engine import execute
 from partita.simulate.fabric import Fabric
 from partita.spacetime.communication import ahead
-from partita.spacetime.program import Program, Transfer
+from partita.spacetime.program import TURNS, Program, Transfer
 from tests.simulate.brute import brute
 from tests.simulate.pipelines import durations, machine, pipeline
 
@@ -162,7 +162,7 @@ def test_queues_that_wait_for_each_other_are_named():
         run(with_queue(pipeline(2, 1), 0, backward_first))
     assert str(error.value) == (
         'the queues come to a standstill: device 0 waits for "gradient of x1 from stage 1@0" from device 1, '
-        'device 1 waits for "x1@0" from device 0'
+        'device 1 waits for "x1@0 to stage 1" from device 0'
     )
 
 
@@ -172,7 +172,7 @@ def test_a_message_that_is_not_the_next_is_named():
         queue[places[0]], queue[places[1]] = queue[places[1]], queue[places[0]]
         return queue
 
-    with pytest.raises(PlanError, match='device 0 sends "x1@1" where device 1 receives "x1@0": between two devices'):
+    with pytest.raises(PlanError, match='device 0 sends "x1@1 to stage 1" where device 1 receives "x1@0 to stage 1": between two devices'):
         run(with_queue(pipeline(2, 2, "gpipe"), 0, swapped))
 
 

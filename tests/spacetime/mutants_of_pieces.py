@@ -72,7 +72,8 @@ def summed_twice(graph: Graph, found: Program) -> Broken:
     if row is None:
         return None
     (name,) = row.op.outputs
-    again = LocalOp(Op(f"{name}.sum", "sum_devices", (f"{name}.once",), (name,), row.op.block), "sum", row.shapes)
+    total = Op(f"{name}.sum", "sum_devices", (f"{name}.once",), (name,), row.op.block)
+    again = LocalOp(total, "sum", row.shapes, row.axes[-1:])
     once = replace(row, op=replace(row.op, outputs=(f"{name}.once",)))
     return graph, _replaced(found, row, once, again), (f"{name}.sum", "more than once")
 
@@ -94,9 +95,11 @@ def entered_by_whole_ops(graph: Graph, found: Program) -> Broken:
             name = op.op.inputs[0]
             enter = LocalOp(
                 Op(f"{name}.enter", "enter", (name,), (f"{name}.odd",), op.op.block),
-                "enter", (graph.tensor[name].shape,),
+                "enter", (graph.tensor[name].shape,), ("tensor",),
             )  # fmt: skip
-            return graph, _replaced(found, op, enter, _reading(op, name, f"{name}.odd")), (op.op.name, name)
+            return graph, _replaced(found, op, enter, _reading(op, name, f"{name}.odd")), (
+                f"{op.op.name}|{enter.op.name}", name,
+            )  # fmt: skip
     return None
 
 

@@ -127,7 +127,7 @@ def other_order_of_a_stream(graph: Graph, found: Program) -> Broken:
 
 def collectives_in_another_order(graph: Graph, found: Program) -> Broken:
     """One of those who share pieces takes its first two forward turns the other way round."""
-    group = found.tensor_group(found.devices_of[0][0])
+    group = found.tensor_group(found.devices_of[0][0], 0)
     queue = found.queues[group[-1]]
     turns = [i for i, t in enumerate(queue) if t.kind == "forward"][:2]
     if len(group) < 2 or len(found.devices_of) > 1 or turns != [0, 1]:

@@ -43,7 +43,7 @@ def stands_still(program: Program, random: Random) -> dict[int, int] | None:
         posted[device] = max(posted[device], until)
         task = queue[here]
         if task.transfer is not None and task.kind == "send":
-            under_way.setdefault((device, task.peer, task.transfer.backwards), []).append(task.reads[0])
+            under_way.setdefault((device, task.peer, task.transfer.backwards), []).append(task.transfer.key(task.micro))
         elif task.transfer is not None:
             stream = (task.peer, device, task.transfer.backwards)
             while under_way.get(stream) and receivers.get(stream):
@@ -93,13 +93,13 @@ def any_program(random: Random) -> tuple[Graph, Program]:
     pairs = [(i, j) for i in range(stages) for j in range(i + 2, stages)]
     tied = stages > 1 and random.random() < 0.5
     graph = chain(stages, [pair for pair in pairs if random.random() < 0.5], tied)
-    pieces = transform(graph, [StageCode((BlockCode(f"b{stage}", frozenset(), False),), 1) for stage in range(stages)])
+    pieces = transform(graph, [StageCode((BlockCode(f"b{stage}", (), False),), ()) for stage in range(stages)])
     each = dp * tp
     devices_of = tuple(tuple(range(stage * each, (stage + 1) * each)) for stage in range(stages))
     places = assign(devices_of, [dp] * stages, [tp] * stages)
     of_stage = [any_turns(random, stage, micro_batches) for stage in range(stages)]
     queues = preserve(
-        Version(graph, pieces), places, devices_of, {device: of_stage[place.stage] for device, place in places.items()}
+        Version(graph, pieces), places, devices_of, {device: of_stage[place.stage] for device, (place,) in places.items()}
     )
     return graph, Program(
         pieces, queues, places, devices_of, (dp,) * stages, (tp,) * stages, micro_batches, 1, zero, graph.loss,

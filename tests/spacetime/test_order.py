@@ -86,7 +86,7 @@ def test_the_shortest_cycle_is_shown():
         prove(chain(3), changed)
     assert str(error.value) == (
         'the order deadlocks: device 0 waits in receive of "gradient of x1 from stage 1@0" (task 1) for device 1; '
-        'device 1 waits in receive of "x1@0" (task 0) for device 0'
+        'device 1 waits in receive of "x1@0 to stage 1" (task 0) for device 0'
     )
 
 
@@ -100,7 +100,7 @@ def test_a_cycle_through_collectives_is_shown():
     assert str(error.value) == (
         'the order deadlocks: device 0 waits in receive of "gradient of x1 from stage 1@0" (task 2) for device 2; '
         "device 2 waits in forward of micro-batch 0 (task 1) for device 3; "
-        'device 3 waits in receive of "x1@0" (task 0) for device 1; '
+        'device 3 waits in receive of "x1@0 to stage 1" (task 0) for device 1; '
         "device 1 waits in backward of micro-batch 0 (task 1) for device 0"
     )
 

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from tests.ranks.script import own_process
 from tests.trainer.families import gpt2, padded
-from tests.trainer.training import Run, data, own_process
+from tests.trainer.training import Run, data
 
 
 @dataclass(frozen=True)

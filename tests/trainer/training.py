@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tests.ranks.script import own_process
 from tests.trainer.families import FAMILIES, SEQ, Sample, padded, samples
 
 AUTO = {
@@ -178,24 +178,3 @@ def _stopping() -> Any:
 
 
 CALLBACKS = {"early stopping": _stopping}
-
-
-@contextmanager
-def own_process() -> Iterator[None]:
-    """transformers, accelerate and DeepSpeed keep much for as long as a process lives; a rank of the pool lives on."""
-    import deepspeed.ops
-    from accelerate.state import AcceleratorState, GradientState
-
-    from tests.runtime.engines import forget_earlier_engines
-
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    before = dict(os.environ)
-    os.environ["LOCAL_WORLD_SIZE"] = os.environ["WORLD_SIZE"]
-    forget_earlier_engines()
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-        AcceleratorState._reset_state(reset_partial_state=True)
-        GradientState._reset_state()

@@ -76,7 +76,7 @@ class Codes:
         compiled = self._compile(shape, learning, mode)
         self.made += 1
         self.seconds += time.perf_counter() - start
-        if self.made == MANY and self.stage.context.rank == 0 and self.place.data == 0 and self.place.stage == 0:
+        if self.made == MANY and self.place.tensor == 0 and self.place.data == 0 and self.place.stage == 0:
             print(
                 f"partita: batches came in {MANY} shapes so far, and reading the model for them took "
                 f"{self.seconds:.1f} s; padding to fewer lengths saves that",

@@ -26,7 +26,7 @@ def dense_state(loop: Loop, module: nn.Module, gather: Gather | None) -> dict[st
     }
     alone = loop.alone and gather is None
     keeps = alone or (loop.place.data == 0 and loop.place.tensor == 0)
-    mine = dense_parameters(loop.stage, loop.groups, gather or (lambda parameter: nullcontext()), keeps)
+    mine = dense_parameters(loop.stage, gather or (lambda parameter: nullcontext()), keeps)
     found: dict[str, Tensor] = dict(mine) if alone or rank == 0 else {}
     if not alone:
         for piece in program.pieces:
@@ -38,7 +38,7 @@ def dense_state(loop: Loop, module: nn.Module, gather: Gather | None) -> dict[st
                 # One at a time: rank 0 holds what it has received on the CPU.
                 held = {(name,): mine[name].to(loop.device)} if rank == keeper else {}
                 one = Move((name,), keeper, 0, dense.shape, dense.dtype)
-                arrived = move([one], held, rank, loop.groups.values, loop.device)
+                arrived = move([one], held, rank, loop.groups.line.values, loop.device)
                 if rank == 0:
                     found[name] = arrived[name,].cpu()
     if not found:

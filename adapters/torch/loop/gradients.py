@@ -30,7 +30,7 @@ class Looking:
     ) -> None:
         raise AssertionError("nothing learns here")
 
-    def reduce(self) -> None:
+    def reduce(self, stage: int) -> None:
         raise AssertionError("a call has turns alone")
 
     update = reduce

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from partita.adapters.torch.begin import agree, count_targets
@@ -25,7 +24,7 @@ from partita.adapters.torch.prepare import Prepared
 from partita.errors import InputError, ModelError, PartitaError
 from partita.plan import Plan
 from partita.plugins.capture_torch import Skeleton
-from partita.schedules import GENERATORS, Turn, forward_only
+from partita.schedules import Turn, find, forward_only, gpipe
 from partita.spacetime.preserve import turn_tasks
 from partita.spacetime.program import Task
 
@@ -65,7 +64,7 @@ class Loop:
         self.seed = seed
         self.steps = 0
         self.observe: Callable[[Task], None] | None = None
-        self.together = Together(self.groups.values)
+        self.together = Together(self.groups.everyone.process_group)
         self.place = self.program.places[self.groups.rank]
         copy = [d for d, place in self.program.places.items() if place.data == self.place.data]
         self.members = sorted(copy)
@@ -135,7 +134,7 @@ class Loop:
         if not isinstance(batches, Exception):
             told = tuple((one.shape, () if self.alone else one.scalars) for one in batches)
         with nullcontext() if self.alone else self.together.waiting():
-            everyones = share_shapes(told, self.groups.model, self.device)
+            everyones = share_shapes(told, self.groups.model and self.groups.model.process_group, self.device)
         parts: list[Part] = []
         codes: list[Compiled] = []
         shapes: list[Shape] = []
@@ -164,7 +163,7 @@ class Loop:
         mine = range(owners.index(self.groups.rank), owners.index(self.groups.rank) + owners.count(self.groups.rank))
         wanted = {rank: self._reads(codes, rank) for rank in self.members}
         moves = batch_moves(list(zip(owners, shapes, strict=True)), wanted)
-        held = move(moves, own(batches, mine.start), self.groups.rank, self.groups.values, self.device)
+        held = move(moves, own(batches, mine.start), self.groups.rank, self.groups.line.values, self.device)
         micro = self._micro(parts, codes, held)
         total = 0.0
         if learning:
@@ -190,7 +189,7 @@ class Loop:
 
     def _agree(self, failure: Exception | None, counted: Tensor) -> float:
         with self.together.waiting():
-            return agree(self.groups.values, failure, counted)
+            return agree(self.groups.everyone, failure, counted)
 
     def _reads(self, codes: Sequence[Compiled], rank: int) -> set[str]:
         stage = self.program.places[rank].stage
@@ -253,13 +252,13 @@ class Loop:
     def _flush(self, call: Call, engine: Engine, scales: Sequence[float], draw: int | None = None) -> Flush:
         """A flush of the call's micro-batches. Their numbers differ from those of other copies, however many these
         have."""
-        codes = [code.code for code in call.codes]
+        codes = {self.place.stage: [code.code for code in call.codes]}
         return Flush(self, engine, call.micro, scales, codes, draw=draw, first=self.place.data << 32)
 
     def _total(self, loss: Tensor) -> Tensor:
         """The sum over copies and stages; of ranks that share pieces one counts."""
         total = loss.detach().double() if self.place.tensor == 0 else torch.zeros_like(loss, dtype=torch.float64)
-        dist.all_reduce(total, group=self.groups.values)
+        self.groups.everyone.sum(total)
         return total.float()
 
     def _live(self, call: Call) -> dict[str, Tensor]:
@@ -276,14 +275,14 @@ class Loop:
     def _loss(self, call: Call, factor: float) -> Tensor:
         keeping = Keeping(self.stage, self.parameters, factor)
         flush = self._flush(call, keeping, self._scales(call))
-        flush.run(self._queue(call, GENERATORS[self.plan.order.generator](self._stages, len(call.parts))))
+        flush.run(self._queue(call, find(self.plan.order.generator)(self._stages, len(call.parts))))
         loss: Tensor = Kept.apply(keeping, self._total(flush.loss), *self.parameters)
         return loss
 
     def _results(self, call: Call) -> dict[str, Tensor]:
         keeping = Keeping(self.stage, self.parameters)
         flush = self._flush(call, keeping, [0.0] * len(call.parts))
-        queue = self._queue(call, GENERATORS["gpipe"](self._stages, len(call.parts)))
+        queue = self._queue(call, gpipe(self._stages, len(call.parts)))
         turning = next(index for index, task in enumerate(queue) if task.kind == "backward" or _backwards(task))
         flush.run(queue[:turning])
         home = self._bring_home(call, flush)
@@ -327,7 +326,7 @@ class Loop:
                 Move((micro, name), self._device(stage, 0), call.owners[batch], made.shape, getattr(torch, made.dtype))
             )
         held = {(micro, name): value for micro, results in flush.results.items() for name, value in results.items()}
-        arrived = move(moves, held, self.groups.rank, self.groups.values, self.device)
+        arrived = move(moves, held, self.groups.rank, self.groups.line.values, self.device)
         pieces: dict[str, list[Tensor]] = {}
         for micro, _, name, _ in self._returned(call, call.mine):
             pieces.setdefault(name, []).append(arrived[micro, name])
@@ -350,7 +349,7 @@ class Loop:
                 (one,) = call.parts[micro].slices
                 whole = sum(part.slices[0].batch == one.batch for part in call.parts) == 1
                 held[micro, name] = gradients[name] if whole else gradients[name][one.start : one.stop]
-        arrived = move(moves, held, self.groups.rank, self.groups.gradients, self.device)
+        arrived = move(moves, held, self.groups.rank, self.groups.line.gradients, self.device)
         return {(name, micro): value for (micro, name), value in arrived.items()}
 
 

@@ -1,0 +1,141 @@
+"""Random draws that can be compared: they are made whole for each (op, sample), and a device takes its part of them.
+
+The draws of a rank depend on the micro-batch and the device, as they should; on virtual devices and on one device the
+same elements are dropped, however the model is cut.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from partita.adapters.torch.execute import PROBABILITY, Call, Context, is_random
+from partita.adapters.torch.stage import StageModule
+from partita.adapters.verify.parts import part_of
+from partita.errors import ModelError
+from partita.graph import Graph
+from partita.graph.table import argument
+from partita.plan import Axis
+from partita.spacetime.program import LocalOp, Program
+
+# Uniform numbers, of which stochastic depth makes masks of its own.
+UNIFORM = ("rand", "rand_like")
+# What stands for all of them where nothing is to be dropped.
+KEEPING = 0.999
+
+
+class Undropped(TorchFunctionMode):
+    """Inside, a module in training mode drops nothing: dropout passes everything, uniform numbers are ``KEEPING``."""
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # fmt: skip
+        if function in (functional.dropout, torch.dropout):
+            return args[0]
+        if function is functional.scaled_dot_product_attention:
+            named = dict(zip(("query", "key", "value", "attn_mask", "dropout_p", "is_causal"), args, strict=False))
+            args, kwargs = (), {**named, **(kwargs or {}), "dropout_p": 0.0}
+        found = function(*args, **(kwargs or {}))
+        return torch.full_like(found, KEEPING) if function in (torch.rand, torch.rand_like) else found
+
+
+def random_ops(program: Program) -> list[LocalOp]:
+    """The ops that draw random numbers. ModelError, by name, for one whose draws can't be compared."""
+    found = [o for piece in program.pieces for segment in piece.segments for o in segment.ops if is_random(o)]
+    for local in found:
+        if local.op.kind not in PROBABILITY and local.op.kind not in UNIFORM:
+            raise ModelError(
+                f'op "{local.op.name}" ({local.op.kind}) draws random numbers by the micro-batch, which can\'t be '
+                "compared with one device; dropout and uniform numbers can. Turn it off for verification"
+            )
+    return found
+
+
+def share_masks(program: Program, graph: Graph, device: int, stages: Mapping[int, StageModule], drop: bool) -> None:
+    """Let a device's random ops take their masks from here; without ``drop`` nothing is dropped, nor scaled."""
+    for number, stage in stages.items():
+        axes, at = program.axes(number), program.coordinates(device, number)
+        for ops in stage.code.ops.values():
+            for place, (local, _, over) in enumerate(ops):
+                if is_random(local):
+                    ops[place] = (local, _masked(graph, local, axes, at, drop), over)
+
+
+def _masked(graph: Graph, local: LocalOp, axes: Sequence[Axis], at: Mapping[str, int], drop: bool) -> Call:
+    op = local.op
+    chance = float(argument(op, *PROBABILITY[op.kind], 0.0)) if drop and op.kind in PROBABILITY else 0.0
+    name = op.outputs[0]
+
+    def drawn(context: Context, whole: tuple[int, ...], mine: Tensor) -> Tensor:
+        dense = _uniform(context.key, op.name, whole, graph.samples)
+        found = part_of(graph, local, name, mine, dense, axes, at)
+        if found is None:
+            what = f"{list(mine.shape)} of {list(whole)}"
+            raise ModelError(f'op "{op.name}" ({op.kind}) draws {what}, which is no cut of the model')
+        return found[0]
+
+    def kept(context: Context, whole: tuple[int, ...], mine: Tensor) -> Tensor:
+        return drawn(context, whole, mine) >= chance
+
+    def uniform(tensors: Sequence[Tensor], context: Context) -> list[Tensor]:
+        made = graph.tensor[name]
+        mine = torch.empty(local.shapes[0], dtype=getattr(torch, made.dtype))
+        return [drawn(context, made.shape, mine).to(mine.dtype) if drop else mine.fill_(KEEPING)]
+
+    def dropout(tensors: Sequence[Tensor], context: Context) -> list[Tensor]:
+        value = tensors[0]
+        mask = kept(context, graph.tensor[name].shape, value)
+        result = value * mask / (1 - chance)
+        return [result, mask][: len(op.outputs)]
+
+    def attention(tensors: Sequence[Tensor], context: Context) -> list[Tensor]:
+        query, key, value = tensors[:3]
+        whole = (*graph.tensor[op.inputs[0]].shape[:-1], key.shape[-2])
+        mask = kept(context, whole, query.new_empty((*query.shape[:-1], key.shape[-2])))
+        weights = attention_weights(local, query, key, tensors[3] if len(tensors) > 3 else None)
+        repeats = query.shape[-3] // value.shape[-3]
+        return [(weights * mask / (1 - chance)) @ value.repeat_interleave(repeats, -3)]
+
+    if op.kind in UNIFORM:
+        return uniform
+    return attention if op.kind == "scaled_dot_product_attention" else dropout
+
+
+def attention_weights(local: LocalOp, query: Tensor, key: Tensor, bias: Tensor | None) -> Tensor:
+    """What attention multiplies values with: the softmax of scaled products under its mask."""
+    scale = argument(local.op, 6, "scale", None) or query.shape[-1] ** -0.5
+    scores = query @ key.repeat_interleave(query.shape[-3] // key.shape[-3], -3).transpose(-2, -1) * scale
+    if argument(local.op, 5, "is_causal", False):
+        bias = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    if bias is not None and bias.dtype == torch.bool:
+        scores = scores.masked_fill(~bias, float("-inf"))
+    elif bias is not None:
+        scores = scores + bias
+    # A row that sees nothing has no weights.
+    return scores.softmax(-1).masked_fill((scores == float("-inf")).all(-1, keepdim=True), 0.0)
+
+
+def _uniform(key: tuple[int, ...], op: str, shape: tuple[int, ...], samples: int) -> Tensor:
+    """Numbers from 0 to 1: [samples × rows, ...], or one draw for all samples where the value has none.
+
+    ``key`` is (seed, step, number of the micro-batch in the global batch).
+    """
+    *run, micro = key
+    if not shape or shape[0] % samples:
+        return _draw((*run, op), shape)
+    rows = (shape[0] // samples, *shape[1:])
+    draws = [_draw((*run, micro * samples + index, op), rows) for index in range(samples)]
+    return torch.cat(draws)
+
+
+def _draw(key: tuple[object, ...], shape: tuple[int, ...]) -> Tensor:
+    text = ",".join(map(str, key))
+    seed = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

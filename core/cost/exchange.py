@@ -1,0 +1,111 @@
+"""The collectives of one block: all-reduces where classes of dims are cut, others where sequence or samples are too.
+
+a class over the tensor axis     all-reduce of partial sums forward, of the gradients of whole inputs backward
+and the sequence with it         reduce-scatter and all-gather instead; inputs are gathered again backward
+the sequence of the whole block  keys and values gathered forward, their gradients reduce-scattered backward
+experts, samples with them       all-to-all into the experts and out of them, both ways
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from partita.cluster.model import Link
+from partita.cost.collective import all_gather_seconds, all_reduce_seconds, all_to_all_seconds, reduce_scatter_seconds
+from partita.cost.division import ClassCut, Division, Split
+from partita.cost.kinds import ATTENTION
+from partita.graph.cuts import CutClass
+from partita.graph.model import Graph
+from partita.spacetime.needs import core_ops
+
+Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
+SECONDS: dict[Collective, Callable[[float, int, Link], float]] = {
+    "all_reduce": all_reduce_seconds, "all_gather": all_gather_seconds, "reduce_scatter": reduce_scatter_seconds,
+    "all_to_all": all_to_all_seconds,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One collective of a pass over an axis; ``size_bytes`` of the whole tensor, of all-to-all what a device holds."""
+
+    kind: Collective
+    axis: str
+    phase: Literal["forward", "backward"]
+    size_bytes: float
+
+    def seconds(self, group: int, link: Link, ratio: float) -> float:
+        """For ``ratio`` times the graph's samples."""
+        return SECONDS[self.kind](self.size_bytes * ratio, group, link)
+
+
+def exchanges(
+    graph: Graph, block: str, chosen: Sequence[CutClass], division: Division, part: Split,
+    item: Callable[[str], int], along: frozenset[str],
+) -> tuple[tuple[tuple[float, ...], tuple[float, ...]], tuple[Exchange, ...]]:  # fmt: skip
+    """Bytes of the tensor axis's all-reduces, forward and backward, and all other collectives of a block."""
+
+    def size(name: str) -> float:
+        tensor = graph.tensor[name]
+        return tensor.elements * item(tensor.dtype) * part.use(name)
+
+    cut_of = {cut.name: cut for cut in division.classes}
+    reductions: list[float] = []
+    entries: list[float] = []
+    others: list[Exchange] = []
+    for found in chosen:
+        cut = cut_of[found.name]
+        if cut.pieces == 1:
+            continue
+        if cut.joins:
+            others += _all_to_all(graph, block, found, cut, size)
+            continue
+        for name in found.reductions:
+            if division.sequence > 1 and name in along:
+                others.append(Exchange("reduce_scatter", cut.axis, "forward", size(name)))
+                others.append(Exchange("all_gather", cut.axis, "backward", size(name)))
+            elif cut.axis == "tensor":
+                reductions.append(size(name))
+            else:
+                others.append(Exchange("all_reduce", cut.axis, "forward", size(name)))
+        for name in found.entries:
+            if division.sequence > 1 and name in along:
+                others.append(Exchange("all_gather", cut.axis, "forward", size(name)))
+                # Kept in pieces, so gathered once more for the gradients of the weights.
+                others.append(Exchange("all_gather", cut.axis, "backward", size(name)))
+                others.append(Exchange("reduce_scatter", cut.axis, "backward", size(name)))
+            elif cut.axis == "tensor":
+                entries.append(size(name))
+            else:
+                others.append(Exchange("all_reduce", cut.axis, "backward", size(name)))
+    if division.context > 1:
+        others += _keys_and_values(graph, block, division, size, along)
+    return (tuple(reductions), tuple(entries)), tuple(others)
+
+
+def _keys_and_values(
+    graph: Graph, block: str, division: Division, size: Callable[[str], float], along: frozenset[str]
+) -> Iterator[Exchange]:
+    for op in graph.block_ops[block]:
+        if op.kind in ATTENTION:
+            for name in op.inputs[1:3]:
+                if name in along:
+                    yield Exchange("all_gather", "context", "forward", size(name) * division.context)
+                    yield Exchange("reduce_scatter", "context", "backward", size(name) * division.context)
+
+
+def _all_to_all(
+    graph: Graph, block: str, found: CutClass, cut: ClassCut, size: Callable[[str], float]
+) -> Iterator[Exchange]:
+    """Each way once: what the ops between those that read the class's weights take in, and what they give out."""
+    inside = core_ops(graph, found, block)
+    ops = graph.block_ops[block]
+    made = {name for op in ops if op.name in inside for name in op.outputs}
+    read = {name for op in ops if op.name in inside for name in op.inputs if name in found.dims}
+    wanted = {name for op in ops if op.name not in inside for name in op.inputs}
+    enters = {name for name in read - made if graph.tensor[name].role == "value"}
+    for name in sorted(enters | (made & wanted)):
+        yield Exchange("all_to_all", cut.axis, "forward", size(name))
+        yield Exchange("all_to_all", cut.axis, "backward", size(name))

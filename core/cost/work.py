@@ -1,0 +1,104 @@
+"""The work of one op on one device: the kernels that are issued, what they compute and what they move.
+
+Most ops are one kernel. Attention that isn't fused is several, and an op of a class that is cut along turns comes once
+for each shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import fsum
+
+from partita.cost.attention import scores
+from partita.cost.division import ClassCut, Division, Split
+from partita.cost.flops import executed_fraction, op_flops
+from partita.cost.kinds import ATTENTION, LOOKUPS, MATMULS, TRANSCENDENTAL
+from partita.graph.model import Graph, Op
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """FLOPs, bytes of values and of weights that are moved, elements of transcendental functions; what it is.
+
+    ``repeated``: the backward pass computes it again. ``weighted``: it has a gradient of weights.
+    """
+
+    flops: float
+    activation_bytes: float
+    weight_bytes: float
+    transcendental: float
+    attention: bool
+    repeated: bool
+    weighted: bool
+
+
+def kernels(
+    graph: Graph, op: Op, division: Division, cut: ClassCut | None, part: Split, inside: frozenset[str],
+    item: Callable[[str], int], along: frozenset[str],
+) -> list[Kernel]:  # fmt: skip
+    """The kernels of one op. ``cut``: of the class that it works on pieces of, whose tensors are ``inside``."""
+    shards = cut.shards if cut else 1
+    values = part.use if cut else part.rest
+
+    def size(name: str) -> float:
+        tensor = graph.tensor[name]
+        share = part.parameter(name) if tensor.role == "parameter" else values(name)
+        return tensor.elements * item(tensor.dtype) * (share / shards if name in inside else share)
+
+    activations, weights = _traffic(graph, op, size)
+    trained = any(graph.tensor[name].role == "parameter" and graph.tensor[name].gradient for name in op.inputs)
+    one = Kernel(
+        flops=_executed(graph, op, division) / _divisor(op, division, cut, along),
+        activation_bytes=activations,
+        weight_bytes=weights,
+        transcendental=_transcendental(graph, op, values) / (shards if op.inputs and op.inputs[0] in inside else 1),
+        attention=op.kind in ATTENTION and division.attention == "fused",
+        repeated=shards > 1 or (division.selective and op.kind in ATTENTION),
+        weighted=trained and op.kind in MATMULS,
+    )
+    if op.kind in ATTENTION and division.attention == "unfused":
+        share = values(op.inputs[0]) / shards
+        parts = scores(graph, op).kernels(item(graph.tensor[op.inputs[0]].dtype))
+        made = [
+            replace(one, flops=one.flops * flops, activation_bytes=(activations / 2 if flops else 0.0) + share * moved)
+            for flops, moved in parts
+        ]
+    else:
+        made = [one]
+    return made * shards
+
+
+def _divisor(op: Op, division: Division, cut: ClassCut | None, along: frozenset[str]) -> int:
+    """Devices (and turns) that share an op's FLOPs."""
+    divisor = cut.pieces * cut.shards if cut else 1
+    # Devices that join have the samples of all of them, for their own experts.
+    if not (cut and cut.joins):
+        divisor *= division.samples
+    if not along.isdisjoint(op.outputs):
+        divisor *= division.context
+    return divisor
+
+
+def _executed(graph: Graph, op: Op, division: Division) -> float:
+    """The FLOPs that kernels carry out: one that isn't fused computes what the mask hides, too."""
+    if op.kind not in MATMULS and op.kind not in ATTENTION:
+        return 0.0
+    whole = op.kind in ATTENTION and division.attention == "unfused"
+    return op_flops(graph, op) * (1.0 if whole else executed_fraction(op))
+
+
+def _transcendental(graph: Graph, op: Op, values: Callable[[str], float]) -> float:
+    """Elements on which a transcendental function is computed."""
+    name = op.inputs[0] if op.kind in TRANSCENDENTAL else None
+    return graph.tensor[name].elements * values(name) if name else 0.0
+
+
+def _traffic(graph: Graph, op: Op, size: Callable[[str], float]) -> tuple[float, float]:
+    """Bytes that scale with the samples, and bytes of weights."""
+    outputs = fsum(size(name) for name in op.outputs)
+    if op.kind in LOOKUPS:
+        return 2 * outputs, 0.0
+    weights = fsum(size(name) for name in op.inputs if graph.tensor[name].role in ("parameter", "buffer"))
+    inputs = fsum(size(name) for name in op.inputs if graph.tensor[name].role in ("value", "input"))
+    return inputs + outputs, weights

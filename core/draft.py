@@ -1,0 +1,289 @@
+"""A plan written by hand: op-trans, op-assign and op-order, recorded into a Plan.
+
+The three primitives of SuperScaler (section 3), on blocks of the model instead of single ops. ``op_assign`` makes a
+stage: blocks and the devices that hold them, as a mesh with axes of space. ``op_trans`` cuts dims of blocks along an
+axis: of space, so that the pieces lie on different devices, or of turns, so that they run one after another on the same
+one. ``op_order`` says in which order each device takes its turns. What must cross between devices follows from these
+three, and none of them speaks of it. A function that does this, given a ``Draft``, is a plan of the library; a user's
+own works the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Literal, cast
+
+from partita.cost.flops import block_flops
+from partita.errors import PlanError, divisors, listed, nearest
+from partita.graph import Graph
+from partita.graph.cuts import block_cuts
+from partita.plan import (
+    Axis,
+    Breakdown,
+    Cut,
+    Order,
+    Plan,
+    Prediction,
+    Search,
+    SharedParameter,
+    Stage,
+    Strategy,
+)  # fmt: skip
+from partita.problem import Problem
+from partita.schedules import Turn, find
+
+# Dims that flow through all of a block, beside the classes of ``graph.cuts``.
+FLOWING = ("batch", "sequence")
+
+PlanFunction = Callable[["Draft"], None]
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What a plan function is given, and what it has said so far.
+
+    ``devices`` are to be used, ``arguments`` are the user's numbers. ``stages`` have one micro-batch until
+    ``op_trans`` cuts the batch into turns.
+    """
+
+    problem: Problem
+    devices: tuple[int, ...]
+    arguments: Mapping[str, int]
+    stages: list[Stage] = field(default_factory=list)
+    orders: list[Order] = field(default_factory=list)
+    asked: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def graph(self) -> Graph:
+        return self.problem.graph
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        """The model's blocks, in order."""
+        return tuple(block.name for block in self.graph.blocks)
+
+    def argument(self, name: str, default: int, least: int = 1) -> int:
+        """The user's number of that name. PlanError for less than the least."""
+        self.asked[name] = default
+        value = self.arguments.get(name, default)
+        if value < least:
+            raise PlanError(f"{name}={value}: at least {least}")
+        return value
+
+    def classes(self, block: str) -> tuple[str, ...]:
+        """The classes of dims that the block may be cut along, in order of its ops."""
+        return tuple(dict.fromkeys(cut.name for cut in block_cuts(self.graph, block)))
+
+    def shares(self, count: int) -> list[tuple[int, ...]]:
+        """The devices in ``count`` equal runs. PlanError where the count doesn't divide them."""
+        if len(self.devices) % count:
+            works = listed(divisors(len(self.devices)))
+            raise PlanError(
+                f"{len(self.devices)} devices can't be divided into {count} equal parts; {works} parts work"
+            )
+        size = len(self.devices) // count
+        return [self.devices[start : start + size] for start in range(0, len(self.devices), size)]
+
+    def parts(self, blocks: Sequence[str], count: int) -> list[tuple[str, ...]]:
+        """The blocks in ``count`` runs, the heaviest with as few FLOPs as can be. PlanError for too many."""
+        if not 1 <= count <= len(blocks):
+            raise PlanError(f"{len(blocks)} blocks can't be divided into {count} stages; 1 to {len(blocks)} work")
+        flops = [block_flops(self.graph, name) for name in blocks]
+        best = {(0, 0): (0.0, ())}  # (parts, blocks taken): heaviest part, bounds
+        for part in range(1, count + 1):
+            for end in range(part, len(blocks) - count + part + 1):
+                before = [(start, best[part - 1, start]) for start in range(part - 1, end) if (part - 1, start) in best]
+                best[part, end] = min(
+                    (max(heaviest, sum(flops[start:end])), (*bounds, end)) for start, (heaviest, bounds) in before
+                )
+        bounds = best[count, len(blocks)][1]
+        return [tuple(blocks[start:end]) for start, end in zip((0, *bounds[:-1]), bounds, strict=True)]
+
+    def passes(self, count: int, parts: int) -> list[list[tuple[str, ...]]]:
+        """The blocks of a recycled model: for each pass its ``parts`` runs, which have the same parameters in each pass.
+
+        A block's pass and part are those of the blocks whose parameters it has; others go with the next that has one.
+        PlanError where the model's blocks don't share parameters over ``count`` passes.
+        """
+        users = {
+            block: found for found in self.graph.shared_parameters.values() if len(found) == count for block in found
+        }
+        if not users:
+            raise PlanError(f'no blocks of "{self.graph.name}" share parameters over {count} passes')
+        first = [block for block in self.blocks if block in users and users[block].index(block) == 0]
+        part_of = {block: i for i, run in enumerate(self.parts(first, parts)) for block in run}
+        found: list[list[list[str]]] = [[[] for _ in range(parts)] for _ in range(count)]
+        turn, part = count - 1, parts - 1
+        for block in reversed(self.blocks):
+            if block in users:
+                turn, part = users[block].index(block), part_of[users[block][0]]
+            found[turn][part].insert(0, block)
+        return [[tuple(run) for run in runs] for runs in found]
+
+
+def op_assign(draft: Draft, blocks: Iterable[str], devices: Sequence[int], **space: int) -> None:
+    """The next stage: blocks, in the model's order, and its devices, row-major over the axes of space.
+
+    ``space`` has their sizes, outermost first; ``data`` is the outermost and ``tensor`` the innermost, 1 where they
+    aren't given. PlanError where the sizes don't make up the devices.
+    """
+    sizes = {"data": 1, **space}
+    tensor = sizes.pop("tensor", 1)
+    data = sizes.pop("data")
+    if data * tensor * prod(sizes.values()) != len(devices):
+        words = " × ".join(f"{name}={size}" for name, size in {"data": data, **sizes, "tensor": tensor}.items())
+        raise PlanError(f"stage {len(draft.stages)}: {words} make no mesh of {len(devices)} devices")
+    batch, blocks = draft.problem.global_batch, tuple(blocks)
+    strategy = Strategy((Cut("batch", ("data", "micro")),), 0, "none")
+    draft.stages.append(
+        Stage(
+            f"stage{len(draft.stages)}", blocks, tuple(devices), data, tensor, batch, 1, (strategy,) * len(blocks),
+            tuple(Axis(name, size, "space") for name, size in sizes.items() if size > 1),
+        )
+    )  # fmt: skip
+
+
+def op_trans(draft: Draft, blocks: Iterable[str], dim: str, along: str | Axis) -> None:
+    """Cut a dim of blocks along an axis: one of space that their stage has, or one of turns.
+
+    ``dim`` is ``batch``, ``sequence``, the name of a class of dims (``heads``, ``hidden``, ``vocabulary``,
+    ``experts``), or ``classes`` for every class that a block has; blocks without the class stay as they are.
+    ``batch`` along ``Axis("micro", c, "turns")`` makes c micro-batches of all stages. PlanError for a dim that none of
+    the blocks has, and for sizes that don't divide.
+    """
+    blocks = set(blocks)
+    axis = along if isinstance(along, Axis) else None
+    name = along.name if isinstance(along, Axis) else along
+    if (dim, name) == ("batch", "micro"):
+        assert axis is not None, "the number of micro-batches is the axis's size"
+        return _micro_batches(draft, axis.size)
+    found = False
+    for index, stage in enumerate(draft.stages):
+        if not blocks.intersection(stage.blocks):
+            continue
+        if axis is not None and axis.kind == "turns":
+            others = tuple(other for other in stage.other_axes if other.name != name)
+            if any(other != axis for other in stage.other_axes if other.name == name):
+                raise PlanError(f'stage "{stage.name}" has an axis "{name}" of another size than {axis.size}')
+            stage = replace(stage, other_axes=(*others, axis))
+        sizes = {has.name: has.size for has in stage.axes}
+        if name not in sizes or sizes[name] == 1:
+            # An axis of one device cuts nothing.
+            found = found or name in sizes or name in ("context", "expert", "tensor")
+            continue
+        strategies = list(stage.strategies)
+        for place, block in enumerate(stage.blocks):
+            if block in blocks:
+                for one in _dims(draft, block, dim):
+                    found = True
+                    strategies[place] = _cut(strategies[place], one, name)
+        draft.stages[index] = replace(stage, strategies=tuple(strategies))
+    if not found:
+        has = sorted({one for block in blocks for one in _dims(draft, block, "classes")})
+        raise PlanError(f'"{dim}" along "{name}": no block has such a dim, or no stage such an axis; they have {has}')
+
+
+def recompute(draft: Draft, blocks: Iterable[str]) -> None:
+    """Let the backward pass of these blocks compute their values again, from the blocks' inputs."""
+    _change(draft, set(blocks), lambda strategy: replace(strategy, recompute="full"))
+
+
+def divide_state(draft: Draft, blocks: Iterable[str], zero: int) -> None:
+    """ZeRO: divide the state of these blocks between uses over the axis ``data``: 1 optimizer, 2 and gradients, 3 and
+    parameters."""
+    if zero not in (0, 1, 2, 3):
+        raise PlanError(f"zero={zero}: 0, 1, 2 or 3")
+    stage = cast(Literal[0, 1, 2, 3], zero)
+    _change(draft, set(blocks), lambda strategy: replace(strategy, zero=stage))
+
+
+def op_order(
+    draft: Draft, schedule: str = "turns", turns: Mapping[int, Sequence[Turn]] | None = None, **arguments: int
+) -> None:
+    """The order of turns: a schedule by its name, with its arguments, or each device's own ``turns``."""
+    micro = draft.stages[0].micro_batches if draft.stages else 1
+    if turns is not None:
+        order = Order("turns", len(draft.stages), micro, {}, {device: tuple(found) for device, found in turns.items()})
+    else:
+        order = Order(schedule, len(draft.stages), micro, find(schedule).complete(arguments))
+    draft.orders.append(order)
+
+
+def drafted(function: PlanFunction, name: str, problem: Problem, arguments: Mapping[str, int]) -> Plan:
+    """The plan that a plan function records, without a prediction.
+
+    PlanError where it says too little, or contradicts itself, and for arguments that it never asks for.
+    """
+    draft = Draft(problem, tuple(range(problem.cluster.devices)), arguments)
+    function(draft)
+    if odd := [given for given in arguments if given not in draft.asked]:
+        known = nearest(odd[0], draft.asked) or " It asks for none."
+        raise PlanError(f'"{name}" asks for no number "{odd[0]}".{known}')
+    if not draft.stages or len(draft.orders) != 1:
+        raise PlanError(
+            f'"{name}" made {len(draft.stages)} stages (op_assign) and said {len(draft.orders)} orders (op_order); '
+            "one order is needed, last"
+        )
+    (order,) = draft.orders
+    used = {device for stage in draft.stages for device in stage.devices}
+    said = ", ".join(f"{key}={arguments.get(key, value)}" for key, value in draft.asked.items())
+    return Plan(
+        model=draft.graph.name, problem=problem.digest, cluster=problem.cluster.name, target=problem.target,
+        precision=problem.precision, optimizer=problem.optimizer, seq=draft.graph.seq,
+        global_batch=problem.global_batch, schedule=order.generator, order=order, stages=tuple(draft.stages),
+        shared_parameters=_shared(draft), predicted=NOTHING,
+        reasons=(f"Made by {name}" + (f" with {said}." if said else "."),),
+        search=Search(name, False, 0.0, 1), idle_devices=tuple(d for d in draft.devices if d not in used),
+    )  # fmt: skip
+
+
+NOTHING = Prediction(0.0, 0.0, {}, 0.0, Breakdown("", 0.0, 0.0, 0.0, 0.0, 0.0, ()))
+
+
+def _micro_batches(draft: Draft, count: int) -> None:
+    batch = draft.problem.global_batch
+    for index, stage in enumerate(draft.stages):
+        # Along axes inside a copy that cut the batch (experts), too, each device must have whole samples.
+        each = stage.dp
+        if batch % (count * each):
+            works = listed(d for d in divisors(batch // each)) if batch % each == 0 else "none"
+            raise PlanError(
+                f"global batch {batch} can't be divided into {count} micro-batches of {each} data-parallel copies; "
+                f"{works} micro-batches work"
+            )
+        draft.stages[index] = replace(stage, samples=batch // count, micro_batches=count)
+
+
+def _dims(draft: Draft, block: str, dim: str) -> list[str]:
+    """The dims of the block that a name stands for."""
+    if dim in FLOWING:
+        return [dim]
+    return [name for name in draft.classes(block) if dim in ("classes", name)]
+
+
+def _cut(strategy: Strategy, dim: str, axis: str) -> Strategy:
+    cuts = {cut.dim: cut.axes for cut in strategy.cuts}
+    cuts[dim] = (*(other for other in cuts.get(dim, ()) if other != axis), axis)
+    return replace(strategy, cuts=tuple(Cut(name, axes) for name, axes in cuts.items()))
+
+
+def _change(draft: Draft, blocks: set[str], change: Callable[[Strategy], Strategy]) -> None:
+    for index, stage in enumerate(draft.stages):
+        strategies = (
+            change(strategy) if block in blocks else strategy
+            for block, strategy in zip(stage.blocks, stage.strategies, strict=True)
+        )  # fmt: skip
+        draft.stages[index] = replace(stage, strategies=tuple(strategies))
+
+
+def _shared(draft: Draft) -> tuple[SharedParameter, ...]:
+    """Parameters that several blocks use, and what their copies send: nothing between stages of the same devices."""
+    graph, found = draft.graph, []
+    for name, users in graph.shared_parameters.items():
+        stages = tuple(i for i, stage in enumerate(draft.stages) if set(users).intersection(stage.blocks))
+        apart = len({draft.stages[i].devices for i in stages}) > 1
+        size = graph.tensor[name].bytes if apart and graph.tensor[name].gradient else 0
+        found.append(SharedParameter(name, stages[0] if stages else 0, stages, size))
+    return tuple(found)

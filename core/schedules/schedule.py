@@ -1,0 +1,57 @@
+"""What a named schedule is: its generator, the stages that each lane serves, the arguments that it takes.
+
+A *lane* is a list of turns: that of the devices that serve the same stages. In most schedules a lane serves one stage;
+in others a device returns to later stages (interleaved, recycling) or all devices share one (interlaced).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from partita.errors import PlanError, nearest
+from partita.schedules.turn import Turn
+
+Lanes = tuple[tuple[int, ...], ...]
+
+
+def a_stage_each(stages: int) -> Lanes:
+    """Lane i serves stage i."""
+    return tuple((stage,) for stage in range(stages))
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A schedule by its name in a plan.
+
+    ``generate(stages, micro_batches, **arguments)`` gives each lane's order of turns, ``serve(stages, **arguments)``
+    the stages of each lane; both raise PlanError for counts that can't be. ``arguments`` has their default values,
+    None where one must be given. ``weight``: has turns of that phase.
+    """
+
+    name: str
+    generate: Callable[..., dict[int, list[Turn]]]
+    serve: Callable[..., Lanes] = a_stage_each
+    arguments: Mapping[str, int | None] = field(default_factory=lambda: MappingProxyType({}))
+    weight: bool = False
+
+    def __call__(self, stages: int, micro_batches: int, **arguments: int) -> dict[int, list[Turn]]:
+        """Each lane's order of turns. PlanError for counts or arguments that the schedule can't have."""
+        return self.generate(stages, micro_batches, **self.complete(arguments))
+
+    def lanes(self, stages: int, arguments: Mapping[str, int]) -> Lanes:
+        """The stages that each lane serves, ascending. PlanError as for the turns."""
+        return self.serve(stages, **self.complete(arguments))
+
+    def complete(self, arguments: Mapping[str, int]) -> dict[str, int]:
+        """All arguments of the schedule; PlanError for one that it doesn't take and for one that is missing."""
+        for name in arguments:
+            if name not in self.arguments:
+                known = nearest(name, self.arguments) or " It takes none."
+                raise PlanError(f'schedule "{self.name}" takes no argument "{name}".{known}')
+        found = {**self.arguments, **arguments}
+        missing = [name for name, value in found.items() if value is None]
+        if missing:
+            raise PlanError(f'schedule "{self.name}" needs the argument "{missing[0]}", a whole number')
+        return {name: value for name, value in found.items() if value is not None}

@@ -1,0 +1,49 @@
+"""From a stage's axes and a block's strategy to the division that the cost room prices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from partita.cost.division import AttentionKernel, ClassCut, Division
+from partita.errors import PlanError
+from partita.graph.cuts import CutClass
+from partita.graph.flows import FLOWS
+from partita.plan import Stage, Strategy
+
+
+def division(
+    stage: Stage, block: str, strategy: Strategy, classes: Sequence[CutClass], attention: AttentionKernel
+) -> Division:
+    """How the strategy divides the block among the stage's devices and turns.
+
+    PlanError for dims that the block doesn't have, and for classes whose size the pieces don't divide.
+    """
+    size = {axis.name: axis.size for axis in stage.axes}
+    turns = {axis.name for axis in stage.axes if axis.kind == "turns"}
+    known = {cut.name: cut for cut in classes}
+    flows: dict[str, tuple[str, ...]] = {"batch": (), "sequence": ()}
+    found: list[ClassCut] = []
+    for cut in strategy.cuts:
+        if cut.dim in FLOWS:
+            flows[cut.dim] = tuple(axis for axis in cut.axes if axis not in turns and axis != "data")
+    for cut in strategy.cuts:
+        space = [axis for axis in cut.axes if axis not in turns]
+        pieces, shards = (prod(size[axis] for axis in axes) for axes in (space, set(cut.axes) & turns))
+        if cut.dim in FLOWS or pieces * shards == 1:
+            continue
+        if cut.dim not in known:
+            has = ", ".join(known) or "none"
+            raise PlanError(f'block "{block}" has no dims "{cut.dim}" that could be cut; it has {has}')
+        for same in classes:
+            if same.name == cut.dim:
+                same.require(pieces * shards, block)
+        axis = "tensor" if "tensor" in space or not space else space[0]
+        found.append(ClassCut(cut.dim, pieces, shards, axis, joins=bool(set(space) & set(flows["batch"]))))
+    return Division(
+        tuple(found),
+        sequence=prod(size[axis] for axis in flows["sequence"] if axis == "tensor"),
+        context=prod(size[axis] for axis in flows["sequence"] if axis != "tensor"),
+        samples=prod(size[axis] for axis in flows["batch"]),
+        attention=attention,
+    )

@@ -1,0 +1,175 @@
+"""What an op of a block needs of its inputs and makes, along each inner axis of its stage.
+
+Along an axis an op belongs to a class of dims that is cut (``graph.cuts``), or has a dim that flows cut through the
+block (``graph.flows``), or works on whole values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from partita.graph import Graph, Op
+from partita.graph.cuts import CutClass
+from partita.graph.flows import Tags, flowing, label_of, parts_of
+from partita.graph.signature import Signature
+from partita.graph.table import signature
+from partita.spacetime.parts import Part, Spread, State, nests
+
+
+@dataclass(frozen=True)
+class ClassCut:
+    """A class of a block and the axes along which it is cut, major first. ``ops`` are those that work on its pieces."""
+
+    found: CutClass
+    axes: tuple[str, ...]
+    ops: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Need:
+    """States of an op's inputs and outputs. Along ``axes`` it works on pieces, along ``reduced`` it makes partial sums.
+
+    ``own`` are the axes of its class, which come last. ``rows``: those that cut the rows of an attention, major first.
+    """
+
+    inputs: tuple[State, ...]
+    outputs: tuple[State, ...]
+    axes: tuple[str, ...] = ()
+    reduced: frozenset[str] = frozenset()
+    own: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
+
+    def entering(self, index: int) -> tuple[str, ...]:
+        """The axes along which an input is read whole by an op that works on pieces of something else."""
+        return tuple(axis for axis in self.axes if axis not in self.inputs[index] and axis not in self.reduced)
+
+
+def core_ops(graph: Graph, cut: CutClass, block: str) -> frozenset[str]:
+    """The ops of a class between those that read its trained parameters, these included.
+
+    Where the same axis cuts what flows through the block, the others can work on that: experts then get their tokens by
+    an exchange (all-to-all) instead of all tokens.
+    """
+    ops = [op for op in graph.block_ops[block] if op.name in cut.ops]
+    trained = {name for name in cut.dims if graph.tensor[name].role == "parameter" and graph.tensor[name].gradient}
+    after: set[str] = set()
+    values: set[str] = set()
+    for op in ops:
+        if trained.intersection(op.inputs) or values.intersection(op.inputs):
+            after.add(op.name)
+            values.update(op.outputs)
+    before: set[str] = set()
+    wanted: set[str] = set()
+    for op in reversed(ops):
+        if trained.intersection(op.inputs) or wanted.intersection(op.outputs):
+            before.add(op.name)
+            wanted.update(op.inputs)
+    return frozenset(after & before)
+
+
+def need(
+    graph: Graph, op: Op, cut: ClassCut | None, flows: Mapping[str, str], tags: Tags, sizes: Mapping[str, int]
+) -> Need:
+    """What an op needs. ``flows`` are the axes along which something flows cut through the block, major first."""
+    inputs: list[dict[str, Spread]] = [{} for _ in op.inputs]
+    outputs: list[dict[str, Spread]] = [{} for _ in op.outputs]
+    reduced: set[str] = set()
+    own: tuple[str, ...] = ()
+    if cut is not None:
+        own = cut.axes
+        partial = bool(set(op.outputs) & set(cut.found.reductions))
+        inside = 1
+        for axis in own:
+            for name, state in zip((*op.inputs, *op.outputs), (*inputs, *outputs), strict=True):
+                if name in cut.found.dims:
+                    dim, parts = cut.found.dims[name]
+                    state[axis] = Part(dim, parts * inside)
+            inside *= sizes[axis]
+        if partial:
+            reduced.update(own)
+            for state in outputs:
+                state.update(dict.fromkeys(own, "partial"))
+    around: list[str] = []
+    rows: tuple[str, ...] = ()
+    found = signature(graph, op) if flows else None
+    for flow in dict.fromkeys(flows.values()) if found else ():
+        axes = tuple(axis for axis, name in flows.items() if name == flow and axis not in own)
+        label = _label(graph, op, found, tags[flow]) if axes else None
+        if label is None or found.sizes[label[0]] // label[1] % prod(sizes[axis] for axis in axes):
+            continue
+        name, parts, partial = label
+        cuts = [_spread(found, name, parts, axes, dims, sizes) for dims in (*found.inputs, *found.outputs)]
+        states = [{**state, **cut} for state, cut in zip((*inputs, *outputs), cuts, strict=True)]
+        if not all(nests(state, sizes) for state in states):
+            continue
+        inputs, outputs = states[: len(inputs)], states[len(inputs) :]
+        if partial:
+            reduced.update(axes)
+            outputs = [{**state, **dict.fromkeys(axes, "partial")} for state in outputs]  # type: ignore[dict-item]
+        elif name in found.placed and op.kind == "scaled_dot_product_attention":
+            rows = axes
+        around += axes
+    axes = (*(axis for axis in sizes if axis in around), *own)
+    return Need(tuple(inputs), tuple(outputs), axes, frozenset(reduced), own, rows)
+
+
+def _label(graph: Graph, op: Op, found: Signature, tags: Mapping[tuple[str, int], int]) -> tuple[str, int, bool] | None:
+    """The label along which the op works on pieces of what flows, its parts, and whether it makes partial sums."""
+    sums = None
+    for name, dims in zip((*op.outputs, *op.inputs), (*found.outputs, *found.inputs), strict=True):
+        for position, dim in enumerate(dims):
+            if (name, position) not in tags or (at := label_of(found, dim, tags[name, position])) is None:
+                continue
+            how = flowing(graph, op, found, at[0])
+            if how == "cut":
+                return (*at, False)
+            if how == "sum" and sums is None:
+                sums = (*at, True)
+    return sums
+
+
+def _spread(
+    found: Signature, label: str, parts: int, axes: tuple[str, ...], dims: tuple, sizes: Mapping[str, int]
+) -> dict[str, Spread]:
+    """The cuts of one tensor where the label is cut along the axes, major first."""
+    for position, dim in enumerate(dims):
+        if label in dim.factors:
+            inside, result = parts_of(found, dim, label, parts), {}
+            for axis in axes:
+                result[axis] = Part(position, inside)
+                inside *= sizes[axis]
+            return result
+    return {}
+
+
+def settled(
+    name: str, state: State, shape: tuple[int, ...], flows: Mapping[str, str], tags: Tags, sizes: Mapping[str, int]
+) -> State:
+    """What becomes of a value's partial sums: along an axis that cuts what flows each device gets its piece, else the
+    whole."""
+    result = {axis: spread for axis, spread in state.items() if spread != "partial"}
+    for axis in sizes:
+        if state.get(axis) != "partial" or axis not in flows:
+            continue
+        tagged = [(dim, tags[flows[axis]][name, dim]) for dim in range(len(shape)) if (name, dim) in tags[flows[axis]]]
+        if len(tagged) != 1:
+            continue
+        dim, parts = tagged[0]
+        for other, flow in flows.items():
+            if other == axis:
+                break
+            parts *= sizes[other] if flow == flows[axis] else 1
+        wanted = {**result, axis: Part(dim, parts)}
+        if shape[dim] % (parts * sizes[axis]) == 0 and nests(wanted, sizes) and _divides(shape, wanted, sizes):
+            result = wanted
+    return result
+
+
+def _divides(shape: tuple[int, ...], state: State, sizes: Mapping[str, int]) -> bool:
+    dims: dict[int, int] = {}
+    for axis, part in state.items():
+        if isinstance(part, Part):
+            dims[part.dim] = dims.get(part.dim, 1) * sizes[axis]
+    return all(shape[dim] % pieces == 0 for dim, pieces in dims.items())

@@ -1,0 +1,62 @@
+"""Tiny models captured in float64, each once, and programs for them by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from partita.adapters.transformers.module import module_of_config
+from partita.adapters.verify.batch import Example, wide
+from partita.adapters.verify.exact import Exact
+from partita.adapters.verify.prove import Verdict, verify_program
+from partita.plugins.capture_torch import Captured, capture_module
+from partita.spacetime.program import Program
+from tests.runtime.models import MODELS
+from tests.runtime.programs import Layout, program
+
+CONFIGS = Path(__file__).parent.parent / "data" / "configs"
+# Configurations, beside the modules of the runtime's tests.
+CONFIGURED = {"vit": ("vit-tiny", None), "swin": ("swin-odd", None)}
+
+
+@dataclass(frozen=True)
+class Model:
+    """How to build it, its arguments for some samples, and its graph in float64 at one micro-batch."""
+
+    build: Callable[[], nn.Module]
+    example: Example
+    captured: Captured
+
+    def verify(self, program: Program, **options: Any) -> Verdict:
+        return verify_program(self.captured, program, self.build, self.example, **options)
+
+
+@cache
+def model(name: str) -> Model:
+    """A model of this page's table, or of the runtime's."""
+    if name in CONFIGURED:
+        config, seq = CONFIGURED[name]
+        build, example = module_of_config(CONFIGS / f"{config}.json", seq)
+        samples = 2
+    else:
+        kind = MODELS[name]
+        build, samples = kind.build, kind.samples
+
+        def example(count: int) -> Mapping[str, Any]:
+            return kind.batch(count, torch.Generator().manual_seed(0), False)
+
+    with Exact():
+        captured = capture_module(build, wide(example)(samples), name=name, dtype=torch.float64)
+    return Model(build, example, captured)
+
+
+def verified(name: str, layout: Layout, **options: Any) -> Verdict:
+    """The verdict on a model's program by hand."""
+    found = model(name)
+    return found.verify(program(found.captured.graph, layout), **options)

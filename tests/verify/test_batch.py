@@ -1,0 +1,49 @@
+"""What is drawn for a model: in range, some labels ignored, the same samples however they are divided."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from partita.adapters.verify.batch import Batches, Range, ranges, wide
+from tests.runtime.models import SEQ, VOCABULARY
+from tests.verify.models import model
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("gpt2", {"input_ids": Range(VOCABULARY, False), "labels": Range(VOCABULARY, True),
+                  "attention_mask": Range(None, False)}),
+        # The decoder reads the labels too, with another token for those that are ignored.
+        ("t5", {"input_ids": Range(VOCABULARY, False), "labels": Range(VOCABULARY, True),
+                "attention_mask": Range(None, False)}),
+        ("vit", {"labels": Range(3, True)}),
+        ("skip", {}),
+    ],
+)  # fmt: skip
+def test_ranges_come_from_what_reads_an_input(name: str, wanted: dict[str, Range]) -> None:
+    assert ranges(model(name).captured.graph) == wanted
+
+
+def test_micro_batches_count_unequal_tokens_and_are_parts_of_the_whole() -> None:
+    found = model("gpt2")
+    batches = Batches(found.captured, wide(found.example), 12, seed=3)
+    batch = batches.batch(0)
+    assert {name: tuple(value.shape) for name, value in batch.items()} == dict.fromkeys(batch, (12, SEQ))
+    labels = batch["labels"]
+    assert int(labels.max()) < VOCABULARY
+    assert set(labels[labels < 0].tolist()) == {-100}
+    counts = [int((part["labels"] != -100).sum()) for copy in (0, 1) for part in batches.micro_batches(batch, copy, 3)]
+    assert len(set(counts)) > 1
+    joined = torch.cat([part["labels"] for copy in (0, 1) for part in batches.micro_batches(batch, copy, 3)])
+    assert torch.equal(joined, labels)
+    assert not torch.equal(batches.batch(1)["input_ids"], batch["input_ids"])
+    assert torch.equal(batches.batch(0)["input_ids"], batch["input_ids"])
+
+
+def test_floating_inputs_are_wide_and_differ_by_sample() -> None:
+    found = model("skip")
+    drawn = Batches(found.captured, wide(found.example), 8, seed=0).batch(0)["x"]
+    assert drawn.dtype == torch.float64
+    assert len(set(drawn.tolist())) == 8
