@@ -102,7 +102,7 @@ class Draft:
         return [tuple(blocks[start:end]) for start, end in zip((0, *bounds[:-1]), bounds, strict=True)]
 
     def passes(self, count: int, parts: int) -> list[list[tuple[str, ...]]]:
-        """The blocks of a recycled model: for each pass its ``parts`` runs, which have the same parameters in each pass.
+        """The blocks of a recycled model: for each pass its ``parts`` runs, with the same parameters in each pass.
 
         A block's pass and part are those of the blocks whose parameters it has; others go with the next that has one.
         PlanError where the model's blocks don't share parameters over ``count`` passes.

@@ -9,9 +9,10 @@ import typer
 
 from partita.errors import InputError, PlanError
 from partita.plan import Plan
+from partita.reach import beyond
 
 # What states the problem; a plan that exists has answered it.
-PROBLEM = ("devices", "cluster", "global_batch", "seq", "precision", "target", "fix")
+PROBLEM = ("devices", "cluster", "global_batch", "seq", "precision", "target", "fix", "plan_function")
 
 
 def check_numbers(steps: int, learning_rate: float, seed: int) -> None:
@@ -36,6 +37,18 @@ def check_model(name: str, plan: Plan, where: str) -> None:
     """PlanError for a plan of another model."""
     if plan.model != name:
         raise PlanError(f'{where}: the plan is for "{plan.model}", not for "{name}"')
+
+
+def check_target(plan: Plan) -> None:
+    """PlanError for a plan that what trains its target can't run, or would run as another plan."""
+    if plan.target != "partita" and (reasons := beyond(plan)):
+        raise PlanError(f"target {plan.target} can't train this plan: {'; '.join(reasons)}; target partita can")
+    zero = max(strategy.zero for stage in plan.stages for strategy in stage.strategies)
+    if plan.target != "deepspeed" and zero:
+        raise PlanError(
+            f"target {plan.target} can't train this plan: it has ZeRO stage {zero}, and all of the state is on every "
+            "copy there; target deepspeed can"
+        )
 
 
 def check_wishes(plan: Plan, comparing: bool, checkpoint: Path | None) -> None:

@@ -15,7 +15,7 @@ import typer
 
 from partita.cli import options
 from partita.plan import Plan, load_plan
-from partita.recipes.check import check_model, check_numbers, check_unstated, check_wishes
+from partita.recipes.check import check_model, check_numbers, check_target, check_unstated, check_wishes
 from partita.recipes.recipe import TrainedRecipe
 from partita.recipes.start import shared_words, start_one_device, start_ranks
 
@@ -33,8 +33,9 @@ def main(recipe: TrainedRecipe, name: str, arguments: Sequence[str]) -> int:
         seq: options.Seq = None,
         steps: Annotated[int, typer.Option(help="Training steps.")] = 20,
         precision: options.Precision = "fp32",
-        target: options.Target = "deepspeed",
+        target: options.OfPlanTarget = None,
         fix: options.Fix = None,
+        plan_function: options.PlanFunction = None,
         learning_rate: Annotated[float, typer.Option(help="Of Adam.")] = 1e-3,
         seed: Annotated[int, typer.Option(help="Of weights and samples.")] = 0,
         checkpoint: Annotated[Path | None, typer.Option(help="Save DeepSpeed's checkpoint here at the end.")] = None,
@@ -48,8 +49,9 @@ def main(recipe: TrainedRecipe, name: str, arguments: Sequence[str]) -> int:
             check_unstated(context, plan)
             chosen = load_plan(plan)
         else:
-            chosen = _plan(name, cluster, devices, global_batch, seq, precision, target, fix or [])
+            chosen = _plan(name, cluster, devices, global_batch, seq, precision, target, fix or [], plan_function)
         check_model(name, chosen, str(plan))
+        check_target(chosen)
         check_wishes(chosen, comparing, checkpoint)
         # The ranks read the files again; here a mistake is said once, and before they start.
         recipe.check(chosen, str(plan), files)
@@ -81,15 +83,16 @@ def _with_files(command: Callable[..., int], files: Mapping[str, str]) -> Callab
 
 
 def _plan(
-    name: str, cluster: str, devices: int, global_batch: int, seq: int | None, precision: str, target: str,
-    fix: Sequence[str],
+    name: str, cluster: str, devices: int, global_batch: int, seq: int | None, precision: str, target: str | None,
+    fix: Sequence[str], function: str | None,
 ) -> Plan:  # fmt: skip
-    from partita.cli.plan import search
+    from partita.cli.plan import by_function, search
     from partita.cli.show import plan_text
 
-    stated = options.problem(
-        name, cluster, devices if cluster == "cpu" else None, global_batch, seq, precision, "adam", None, target, fix
-    )
-    found, seconds = search(stated)
+    stated = (name, cluster, devices if cluster == "cpu" else None, global_batch, seq, precision, "adam", None)
+    if function is not None:
+        found, seconds = by_function(options.problem(*stated, target or "partita", ()), function, fix)
+    else:
+        found, seconds = search(options.problem(*stated, target or "deepspeed", fix))
     print(plan_text(found, seconds), flush=True)
     return found

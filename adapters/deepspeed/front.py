@@ -192,7 +192,7 @@ def _engine(
     parting = Parting(lowered, complete)
     prepared = prepare(
         lowered, weights=ModelWeights(own), seed=_common_seed(), device=device,
-        realise=realiser(lowered, plan.target), finish=parting.finish,
+        realise=realiser(lowered, plan.target), finish=parting.finish, divides=False,
     )  # fmt: skip
     stage = prepared.stage
     mpu = parting.mpu(prepared.groups)

@@ -21,6 +21,7 @@ from partita.adapters.torch.weights import Weights
 from partita.errors import PlanError
 from partita.plan import Plan
 from partita.plugins.export.deepspeed_config import deepspeed_config
+from partita.reach import beyond
 
 Optimizer = Callable[[Mapping[str, nn.Parameter]], torch.optim.Optimizer]
 
@@ -54,7 +55,7 @@ def initialize(
     parting = Parting(lowered, complete)
     prepared = prepare(
         lowered, weights=weights, seed=seed, device=device or own_device(), realise=realiser(lowered, plan.target),
-        finish=parting.finish,
+        finish=parting.finish, divides=False,
     )  # fmt: skip
     mpu = parting.mpu(prepared.groups)
     mark_copies(prepared.stage)
@@ -118,6 +119,8 @@ def mark_copies(stage: StageModule) -> None:
 
 def check(plan: Plan, lowered: Lowered) -> None:
     """PlanError for what DeepSpeed's engine can't run here."""
+    if reasons := beyond(plan):
+        raise PlanError(f"DeepSpeed's engine can't run the plan: {'; '.join(reasons)}. The target partita can")
     accelerator = get_accelerator()
     supported = {"fp32": True, "bf16": accelerator.is_bf16_supported(), "fp16": accelerator.is_fp16_supported()}
     if not supported.get(plan.precision, False):

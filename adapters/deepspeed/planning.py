@@ -13,6 +13,7 @@ from partita.hooks import plugins
 from partita.key import KEY, Key
 from partita.plan import Plan, load_plan
 from partita.problem import Problem
+from partita.reach import beyond
 
 # GPUs by what their driver calls them, and the least memory that tells one size from another.
 DEVICES = (("H200", 0, "h200"), ("H100", 0, "h100-80gb"), ("A100", 60, "a100-80gb"), ("A100", 0, "a100-40gb"),
@@ -99,6 +100,8 @@ def _given(path: str, cluster: Cluster, request: Request) -> Plan:
 
 def unfit(plan: Plan) -> str | None:
     """Why a loop can't run a plan, or None: what DeepSpeed divides between uses is whole for one pass of a call."""
+    if reasons := beyond(plan):
+        return f"{'; '.join(reasons)}; DeepSpeed's engine can't run that, the target partita can, outside DeepSpeed"
     stage = plan.stages[0]
     zero = max(strategy.zero for one in plan.stages for strategy in one.strategies)
     if zero > 1 and (stage.tp > 1 or stage.micro_batches > 1):

@@ -1,4 +1,7 @@
-"""The plain torch engine: gradients by autograd, averaged over data-parallel copies, applied by a torch optimizer."""
+"""The plain torch engine: gradients by autograd, averaged over data-parallel copies, applied by a torch optimizer.
+
+Where the program divides state over copies (``zero``), each copy applies its chunk.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +43,15 @@ class TorchEngine:
 
     def reduce(self, stage: int) -> None:
         self.clipped = False
-        for name, parameter in self.stages[stage].trained.items():
+        for name, parameter in self.stages[stage].updated.items():
+            divided = self.stages[stage].divided(name)
+            if divided is not None:
+                divided.collect()
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             for axis in self.stages[stage].piece.partial.get(name, ()):
                 self.groups.axes[stage][axis].sum(parameter.grad)
-            if stage in self.groups.data:
+            if divided is None and stage in self.groups.data:
                 self.groups.data[stage].sum(parameter.grad)
 
     def update(self, stage: int) -> None:
@@ -55,26 +61,35 @@ class TorchEngine:
         if optimizer := self.optimizers.get(stage):
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
+        for name in self.stages[stage].trained:
+            if (divided := self.stages[stage].divided(name)) is not None:
+                divided.spread()
 
 
 def optimizers(
     stages: Mapping[int, StageModule], make: Callable[[Mapping[str, nn.Parameter]], torch.optim.Optimizer]
 ) -> dict[int, torch.optim.Optimizer]:
-    """One for each stage that has something to train, made from its parameters by name."""
-    return {number: make(stage.trained) for number, stage in stages.items() if stage.trained}
+    """One for each stage that has something to train, made from its parameters by name.
+
+    Where the program divides the optimizer's state these are flat chunks of parameters: the optimizer must update each
+    element by itself (as Adam does), and what it treats differently must go by name, not by shape.
+    """
+    return {number: make(stage.updated) for number, stage in stages.items() if stage.trained}
 
 
 def global_norm(stages: Mapping[int, StageModule], groups: Groups) -> float:
     """The gradient norm of the whole model, each parameter once: shared ones by their owner, whole ones by rank 0.
 
-    Collective over the devices of one copy of the model.
+    Collective over the devices of one copy of the model, or of all where each copy has a chunk.
     """
     total = torch.zeros((), dtype=torch.float64, device=next(iter(stages.values())).context.device)
     for stage in stages.values():
-        for name, parameter in stage.trained.items():
+        for name, parameter in stage.updated.items():
             if parameter.grad is not None and stage.counts(name):
                 total += parameter.grad.double().pow(2).sum()
-    if groups.model is not None:
+    if any(stage.division is not None for stage in stages.values()):
+        groups.everyone.sum(total)
+    elif groups.model is not None:
         groups.model.sum(total)
     return float(total.sqrt())
 
@@ -84,7 +99,7 @@ def clip_gradients(stages: Mapping[int, StageModule], groups: Groups, largest: f
     norm = global_norm(stages, groups)
     if norm > largest:
         for stage in stages.values():
-            for parameter in stage.trained.values():
+            for parameter in stage.updated.values():
                 if parameter.grad is not None:
                     parameter.grad.mul_(largest / (norm + 1e-6))
     return norm

@@ -64,7 +64,8 @@ class Flush:
 
     ``micro`` are the micro-batches; ``scales[m]`` is what the loss of micro-batch m counts for, ``codes[stage][m]``
     what it runs (default: the stage's own). Of a model without a loss ``results[m]`` keeps what it returns, and
-    ``seeds`` may give gradients for that by (name, micro-batch). Random draws are keyed by ``draw``, and by ``first`` + m.
+    ``seeds`` may give gradients for that by (name, micro-batch). Random draws are keyed by ``draw``, and by
+    ``first`` + m.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class Flush:
         edge = task.transfer
         assert edge is not None
         if edge.what == "parameter_gradient":
-            self.engine.backward([self._parameter(task)], [buffer])
+            self.engine.backward([self._leaf(task)], [buffer])
         elif edge.what == "parameter":
             with torch.no_grad():
                 self._parameter(task).copy_(buffer)
@@ -146,7 +147,7 @@ class Flush:
         if edge.what == "parameter":
             value = self._parameter(task).detach()
         elif edge.what == "parameter_gradient":
-            parameter = self._parameter(task)
+            parameter = self._leaf(task)
             value = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             parameter.grad = None
         elif edge.what == "gradient":
@@ -230,8 +231,17 @@ class Flush:
         assert task.transfer is not None
         return self.rank.stages[task.stage].parameters_by_name[task.transfer.tensor]
 
+    def _leaf(self, task: Task) -> Tensor:
+        """What a parameter's gradient adds up in: itself, or with ZeRO 2 and 3 the device's chunk of it."""
+        assert task.transfer is not None
+        divided = self.rank.stages[task.stage].divided(task.transfer.tensor)
+        return self._parameter(task) if divided is None else divided.leaf
+
     def _wire_shape(self, task: Task) -> tuple[int, ...]:
         edge = task.transfer
         assert edge is not None
+        if edge.what.startswith("parameter") and self.rank.stages[task.stage].divided(edge.tensor):
+            # The owner and its copy have the same chunk: each sends what it has.
+            return tuple((self._parameter(task) if edge.what == "parameter" else self._leaf(task)).shape)
         flipped = edge.what.startswith("parameter") and edge.tensor in self.rank.stages[task.stage].flipped
         return edge.shape[::-1] if flipped else edge.shape

@@ -14,6 +14,7 @@ from partita.adapters.torch.groups import Groups, make_groups
 from partita.adapters.torch.runtime import Runtime
 from partita.adapters.torch.stage import BlockModule, Realise, StageModule
 from partita.adapters.torch.weights import Initialised, Weights, fill
+from partita.adapters.torch.zero import division_of
 from partita.errors import ModelError, PlanError
 from partita.hooks import plugins
 from partita.plan import Plan
@@ -78,14 +79,16 @@ def prepare(
     device: torch.device | None = None,
     realise: Realise | None = None,
     finish: Callable[[BlockModule, Groups], None] | None = None,
+    divides: bool = True,
 ) -> Prepared:
     """Make this rank's part. Collective over all ranks (process groups). Never builds more than the stage's own blocks.
 
     ``weights`` are the initial ones; without, the model's own rules initialise them, keyed by ``seed``. ``finish`` sees
-    each block once its weights are in place. PlanError, on every rank, when fewer or more ranks run than the plan has
+    each block once its weights are in place. ``divides``: the program's ZeRO stage is Partita's to carry out, not that
+    of a framework around it. PlanError, on every rank, when fewer or more ranks run than the plan has
     devices.
     """
-    program, captured = lowered.program, lowered.captured
+    program = lowered.program
     needed, running = max(program.places) + 1, dist.get_world_size()
     if needed > running:
         raise PlanError(f"the plan runs on {needed} devices, {running} processes were started; start {needed}")
@@ -96,7 +99,7 @@ def prepare(
             f"rank {idle[0]} of {running} has no place in the plan, which uses devices {sorted(program.places)}"
         )
     groups = make_groups(program, device)
-    stages = make_stages(lowered, groups, weights, seed, device, realise, finish)
+    stages = make_stages(lowered, groups, weights, seed, device, realise, finish, divides)
     return Prepared(lowered, groups, stages, Runtime(program, stages, groups, device=device, seed=seed))
 
 
@@ -108,12 +111,14 @@ def make_stages(
     device: torch.device,
     realise: Realise | None = None,
     finish: Callable[[BlockModule, Groups], None] | None = None,
+    divides: bool = True,
 ) -> dict[int, StageModule]:
     """The stages that a device serves, with their weights. A parameter that several of them read is there once."""
     program, captured = lowered.program, lowered.captured
     source = weights or Initialised(captured.skeleton, seed)
     filled: set[str] = set()
     parameters: dict[str, nn.Parameter] = {}
+    division = division_of(program, groups) if divides else None
     stages = {}
     for place in program.places[groups.rank]:
         piece, coordinates = program.pieces[place.stage], program.coordinates(groups.rank, place.stage)
@@ -122,12 +127,15 @@ def make_stages(
             fresh = {name: p for name, p in block.read.items() if name not in filled}
             fill(fresh, source, piece.parameters, at, block.flipped)
             filled.update(fresh)
+            if division is not None:
+                # Block by block: with ZeRO 3 no more than one is ever whole.
+                division.divide(piece.stage, block.block, block.read, bool(block.realised))
             if finish is not None:
                 finish(block, groups)
 
         stage = stages[place.stage] = StageModule(
             captured.graph, piece, buffers=captured.buffers, device=device, groups=groups.axes[place.stage],
-            coordinates=coordinates, parameters=parameters, realise=realise, finish=complete,
+            coordinates=coordinates, parameters=parameters, division=division, realise=realise, finish=complete,
         )  # fmt: skip
         parameters.update(stage.parameters_by_name)
     return stages

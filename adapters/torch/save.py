@@ -75,7 +75,9 @@ def dense_parameters(stage: StageModule, gather: Gather, keep: bool) -> dict[str
         if name in stage.piece.copies:
             continue
         with gather(parameter), torch.no_grad():
-            value = (parameter.t() if name in stage.flipped else parameter).detach().contiguous().clone()
+            divided = stage.divided(name)
+            value = parameter.detach() if divided is None else divided.whole()
+            value = (value.t() if name in stage.flipped else value).contiguous().clone()
         shard = stage.piece.parameters[name]
         if shard is not None:
             value = join(stage.context.groups[shard.axis].gather(value), shard)

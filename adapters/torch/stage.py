@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -20,6 +21,7 @@ from partita.adapters.torch.execute import Call, Context, compiled, is_random, l
 from partita.adapters.torch.put_off import PutOff
 from partita.adapters.torch.turns import units
 from partita.adapters.torch.wires import Group, ProcessGroup
+from partita.adapters.torch.zero import Divided, Division
 from partita.errors import ModelError
 from partita.graph import Graph
 from partita.spacetime.program import LocalOp, Piece, Segment, Shard
@@ -99,9 +101,9 @@ class Code:
 class BlockModule(nn.Module):
     """One block of a stage: parameters, and modules in the place of ops."""
 
-    def __init__(self, block: str, flipped: set[str]):
+    def __init__(self, block: str, flipped: set[str], division: Division | None):
         super().__init__()
-        self.block = block
+        self.block, self.division = block, division
         # Dense names of parameters that are stored transposed; one set for the whole stage.
         self.flipped = flipped
         self.read: dict[str, nn.Parameter] = {}
@@ -130,12 +132,26 @@ class BlockModule(nn.Module):
         outputs: Sequence[str],
         inputs: dict[str, Tensor],
         context: Context,
+        again: bool = False,
     ) -> dict[str, Tensor]:
         """The segment's outputs by name, from its inputs and the block's parameters.
 
-        A value goes as soon as no op reads it any more: only what autograd saved outlives the block.
+        A value goes as soon as no op reads it any more: only what autograd saved outlives the block. ``again``: the
+        backward pass computes all of it again.
         """
         values: dict[str, Tensor] = self.read | inputs
+        if self.division is None:
+            return self._run(values, ops, outputs, context)
+        wholes = self.division.read(self.read)
+        values |= wholes
+        # Hooks of our own would keep checkpoint's from what is saved.
+        with nullcontext() if again else self.division.forgotten(wholes):
+            return self._run(values, ops, outputs, context)
+
+    def _run(
+        self, values: dict[str, Tensor], ops: Sequence[tuple[LocalOp, Call, tuple[str, ...]]], outputs: Sequence[str],
+        context: Context,
+    ) -> dict[str, Tensor]:  # fmt: skip
         for local, call, over in ops:
             op = local.op
             realised = self.realised.get(self.place_of(local)) if local.form in REALISED else None
@@ -166,7 +182,8 @@ class StageModule(nn.Module):
     """All of a stage. ``forward(batch, inputs, key)`` gives the outputs of its code by name.
 
     ``finish`` is called with each block when its parameters exist, before the next block is made. ``parameters`` are
-    those that the device has already, because another stage of its reads them too.
+    those that the device has already, because another stage of its reads them too. ``division`` has those whose state
+    is divided over data-parallel copies.
     """
 
     def __init__(
@@ -179,12 +196,14 @@ class StageModule(nn.Module):
         groups: Mapping[str, Group] | None = None,
         coordinates: Mapping[str, int] | None = None,
         parameters: Mapping[str, nn.Parameter] | None = None,
+        division: Division | None = None,
         realise: Realise | None = None,
         finish: Callable[[BlockModule], None] | None = None,
     ):
         super().__init__()
         self.piece = piece
         self.flipped: set[str] = set()
+        self.division = division
         self.context = Context(device, groups or {}, coordinates or {})
         # What its backward turns put off: a list while a forward turn of a schedule with weight turns runs.
         self.put_off: PutOff | None = None
@@ -202,7 +221,7 @@ class StageModule(nn.Module):
             self.add_module(segment.block.replace(".", "/"), block)
 
     def _block(self, graph: Graph, segment: Segment, realise: Realise | None) -> BlockModule:
-        block = BlockModule(segment.block, self.flipped)
+        block = BlockModule(segment.block, self.flipped, self.division)
         for local in segment.ops:
             names = [n for n in local.op.inputs if n in self.piece.parameters]
             shapes = {n: local_parameter_shape(graph.tensor[n].shape, self.piece.parameters[n]) for n in names}
@@ -263,6 +282,18 @@ class StageModule(nn.Module):
             if parameter.requires_grad and name not in self.piece.copies
         }
 
+    @property
+    def updated(self) -> dict[str, nn.Parameter]:
+        """What this stage's optimizer updates, by dense name: a parameter, or the device's flat chunk of it."""
+        return {
+            name: divided.chunk if (divided := self.divided(name)) else parameter
+            for name, parameter in self.trained.items()
+        }
+
+    def divided(self, name: str) -> Divided | None:
+        """How the state of a parameter is divided over data-parallel copies; None where it isn't."""
+        return None if self.division is None else self.division.divided.get(name)
+
     def counts(self, name: str) -> bool:
         """Whether this device is the one that counts the parameter in a norm over all of them: each part once."""
         shard = self.piece.parameters[name]
@@ -299,7 +330,7 @@ class StageModule(nn.Module):
             read = {name: values[name] for name in segment.inputs}
             arguments = (code.ops[segment.block], segment.outputs, read, context)
             if segment.recompute and torch.is_grad_enabled():
-                values.update(checkpoint(block, *arguments, use_reentrant=False, preserve_rng_state=False))
+                values.update(checkpoint(block, *arguments, True, use_reentrant=False, preserve_rng_state=False))
             else:
                 values.update(block(*arguments))
         return {name: values[name] for name in code.piece.outputs}

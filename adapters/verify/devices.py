@@ -55,7 +55,7 @@ class Cast:
             thread.join()
         if self.baton.failure is not None:
             self._raise(*self.baton.failure)
-        return results
+        return dict(sorted(results.items()))
 
     def _raise(self, device: int | None, error: BaseException) -> None:
         if not isinstance(error, Exception) or device is None:

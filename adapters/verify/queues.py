@@ -49,7 +49,7 @@ def run_queues(program: Program) -> None:
                 taken[stream] = taken.get(stream, 0) + 1
                 if found != key:
                     raise PlanError(f'it expects "{key}" and "{found}" comes')
-            elif task.kind != "update":
+            else:
                 members = begins_with(program, device, task.stage, task.kind)
                 if len(members) > 1:
                     meeting = meetings.setdefault(members, Meeting(members))

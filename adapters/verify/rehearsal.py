@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,7 +71,7 @@ def rehearse(
             losses.append(runtime.step(batches.micro_batches(batch, copy, program.micro_batches), engine))
             cast.now.pop(number)
         after = {stage: _values(module, module.trained) for stage, module in stages.items()}
-        return Held(losses, seen, after, {s: _values(m, set(m.piece.copies)) for s, m in stages.items()})
+        return Held(losses, seen, after, {s: _values(m, m.piece.copies) for s, m in stages.items()})
 
     held = cast.play(part)
     return Rehearsal(held, cast.world.sent, cast.world.shared)
@@ -81,10 +81,20 @@ def _look(seen: list[dict[str, Tensor]], stage: StageModule) -> Callable[..., No
     """Keeps the gradients that the optimizer is about to apply."""
 
     def look(*_: object) -> None:
-        seen.append({name: gradient_of(parameter) for name, parameter in stage.trained.items()})
+        seen.append({name: _together(stage, name, gradient_of(leaf)) for name, leaf in stage.updated.items()})
 
     return look
 
 
-def _values(stage: StageModule, names: Any) -> dict[str, Tensor]:
-    return {name: stage.parameters_by_name[name].detach().clone() for name in names}
+def _values(stage: StageModule, names: Iterable[str]) -> dict[str, Tensor]:
+    found = {}
+    for name in names:
+        value, divided = stage.parameters_by_name[name].detach().clone(), stage.divided(name)
+        found[name] = _together(stage, name, value) if divided is not None and divided.zero == 3 else value
+    return found
+
+
+def _together(stage: StageModule, name: str, mine: Tensor) -> Tensor:
+    """The whole tensor, where each copy has a chunk of it: what is only looked at is not counted as sent."""
+    divided = stage.divided(name)
+    return mine if divided is None else divided.joined(divided.group.objects(mine))

@@ -42,7 +42,8 @@ class BlockCost:
     a gradient of weights) have one entry a kernel that is issued.
     ``saved_bytes`` are kept for the backward pass, ``temporary_bytes`` exist for the gradients of one op at a time and
     for what is computed again. ``reductions`` and ``entries`` are the bytes of the tensors that are all-reduced over
-    the tensor axis forward and backward; ``exchanges`` all other collectives.
+    the tensor axis forward and backward; ``exchanges`` all other collectives. ``trains``: a gradient flows through it; one
+    that only recycles has no backward pass and keeps nothing.
     """
 
     flops: np.ndarray
@@ -61,6 +62,7 @@ class BlockCost:
     repeated: np.ndarray = field(default_factory=_none)
     weighted: np.ndarray = field(default_factory=_none)
     exchanges: tuple[Exchange, ...] = ()
+    trains: bool = True
 
     def compute_seconds(self, device: Device, peak: float, ratio: float, threads: int = 1) -> float:
         """Forward seconds without collectives, for ``ratio`` times the graph's samples.
@@ -163,6 +165,7 @@ def divided_cost(
         repeated=np.array([kernel.repeated for kernel in issued], dtype=bool),
         weighted=np.array([kernel.weighted for kernel in issued], dtype=bool),
         exchanges=others,
+        trains=any(graph.tensor[name].gradient for op in ops for name in op.outputs),
     )
 
 

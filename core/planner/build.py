@@ -61,7 +61,7 @@ def build(
         model=problem.graph.name, problem=problem.digest, cluster=problem.cluster.name, target=problem.target,
         precision=problem.precision, optimizer=problem.optimizer, seq=problem.graph.seq,
         global_batch=problem.global_batch, schedule=c.schedule,
-        order=Order(c.schedule, c.pp, c.micro_batches),  # type: ignore[arg-type]
+        order=Order(c.schedule, c.pp, c.micro_batches),
         stages=stages, shared_parameters=shared, predicted=predicted,
         reasons=tuple(reasons(numbers, c, cutting, predicted, shared, where.idle, second, optimal)),
         search=Search("chain", optimal, rounded(bound_seconds), considered), idle_devices=where.idle,

@@ -144,9 +144,13 @@ class Numbers:
             if candidate.zero == 3:
                 gather = np.array([all_gather_seconds(size, candidate.dp, wide) for size in sizes])
                 down, up = down + gather, up + gather
-        return BlockSeconds(
-            compute + down, 2 * compute + up + again, 3 * compute, again, down + up, down, up + repeated
-        )  # fmt: skip
+        backward = 2 * compute + up + again
+        whole, total, all_up = 3 * compute, down + up, up + repeated
+        if not (trains := np.array([cost.trains for cost in costs])).all():
+            # No gradient flows through some: they run forward alone.
+            backward, again, all_up = (np.where(trains, value, 0.0) for value in (backward, again, all_up))
+            whole, total = np.where(trains, whole, compute), np.where(trains, total, down)
+        return BlockSeconds(compute + down, backward, whole, again, total, down, all_up)
 
     def transfers(self, candidate: Candidate) -> tuple[np.ndarray, np.ndarray]:
         """[S − 1, n + 1]: seconds forward and backward of each boundary at each cut."""
@@ -243,7 +247,8 @@ class Numbers:
     def held(self, candidate: Candidate) -> np.ndarray:
         """[n]: bytes that each block keeps of a micro-batch until its backward; with recomputation its inputs alone."""
         if candidate.recompute:
-            return self.crossing.forward_bytes[:-1] * self.ratio(candidate)
+            trains = np.array([cost.trains for cost in self.costs(candidate.tp)], dtype=float)
+            return self.crossing.forward_bytes[:-1] * self.ratio(candidate) * trains
         return np.array([cost.saved_bytes for cost in self.costs(candidate.tp)]) * self.ratio(candidate)
 
     def temporary(self, candidate: Candidate) -> np.ndarray:

@@ -17,7 +17,7 @@ from heapq import heappop, heappush
 from partita.errors import PlanError
 from partita.simulate.fabric import Fabric, Route
 from partita.simulate.sharing import Message, Sharing
-from partita.spacetime.communication import ahead, begins_with
+from partita.spacetime.communication import TOGETHER, ahead, begins_with
 from partita.spacetime.program import Program, Task, Transfer
 
 
@@ -107,7 +107,7 @@ class _Clock:
                 {
                     (place.stage, kind): _group(groups, begins_with(program, number, place.stage, kind))
                     for place in program.places[number]
-                    for kind in ("forward", "backward", "reduce")
+                    for kind in TOGETHER
                 },
             )
             for number, queue in program.queues.items()

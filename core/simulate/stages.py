@@ -125,15 +125,6 @@ class Stages:
         lists = {id(turns): turns for turns in order(self.plan.order, places).values()}
         return frozenset(turn.stage for turns in lists.values() for turn in turns if turn.phase == "weight")
 
-    def trains(self, stage: Stage) -> bool:
-        """Whether a gradient flows through the stage."""
-        return any(
-            self.graph.tensor[name].gradient
-            for block in stage.blocks
-            for op in self.graph.block_ops[block]
-            for name in op.outputs
-        )
-
     def turns(self, stage: Stage) -> Turns:
         """Seconds of the stage's turns."""
         sums = np.zeros(5)
@@ -168,6 +159,8 @@ class Stages:
                 whole = (found.trained + found.frozen) * self.per.parameters
                 gather = all_gather_seconds(whole, stage.dp, wide)
                 down, up = down + gather, up + gather
+        if not found.trains:
+            return compute + down, 0.0, 0.0, down, 0.0
         return compute + down, 2 * compute + again + up, weight, down, up
 
     def trained(self, stage: Stage) -> dict[tuple[str, ...], int]:
@@ -224,7 +217,7 @@ class Stages:
         frozen = ceil(frozen / stage.dp) if zero == 3 else frozen
         pairs = list(zip(stage.blocks, stage.strategies, costs, strict=True))
         held = [self._held(stage, block, strategy, cost) for block, strategy, cost in pairs]
-        if not self.trains(stage):
+        if not any(cost.trains for cost in costs):
             # Nothing is kept: what one op reads and writes is there while it runs.
             held = [max(float(cost.activation_bytes.max(initial=0.0)) for cost in costs) * self.ratio(stage)]
         return MemoryBytes(
@@ -237,7 +230,7 @@ class Stages:
         )
 
     def _held(self, stage: Stage, block: str, strategy: Strategy, cost: BlockCost) -> float:
-        if strategy.recompute == "none":
+        if strategy.recompute == "none" or not cost.trains:
             return cost.saved_bytes * self.ratio(stage)
         divided = self.division(stage, block, strategy)
         pieces = divided.samples * divided.context * divided.sequence

@@ -56,17 +56,24 @@ def ahead(queue: Sequence[Task], index: int) -> int:
     return next(islice(turns, 1, None), len(queue) - 1) + 1
 
 
+# The tasks in which devices can wait for each other.
+TOGETHER = ("forward", "backward", "weight", "reduce", "update")
+
+
 def begins_with(program: Program, device: int, stage: int, kind: str) -> tuple[int, ...]:
     """Devices that begin a task of a stage together with this one, itself among them: those of its collectives.
 
     Parallelism inside a copy has collectives in forward and backward turns, ZeRO 2 in the backward turns, ZeRO 3 in
-    both. Gradients are added up over all devices of a stage that hold the same part of a parameter.
+    both; either adds up what a weight turn makes. ZeRO 1 and 2 gather parameters after the update. Gradients are added
+    up over all devices of a stage that hold the same part of a parameter.
     """
     data = program.data_group(device, stage)
     if kind == "reduce":
         return program.devices_of[stage] if program.pieces[stage].partial else data
     if kind == "weight":
-        return (device,)
+        return data if program.zero >= 2 else (device,)
+    if kind == "update":
+        return data if program.zero in (1, 2) else (device,)
     if program.zero < (2 if kind == "backward" else 3) or len(data) == 1:
         return program.tensor_group(device, stage)
     return data if program.tp[stage] == 1 else program.devices_of[stage]

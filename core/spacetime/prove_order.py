@@ -12,10 +12,8 @@ from __future__ import annotations
 from collections import Counter, deque
 
 from partita.errors import PlanError
-from partita.spacetime.communication import begins_with
+from partita.spacetime.communication import TOGETHER, begins_with
 from partita.spacetime.program import Program, Task
-
-TOGETHER = ("forward", "backward", "reduce")
 
 
 def named(task: Task) -> str:

@@ -1,7 +1,7 @@
 """Every device's queue does its stage's part of a step: all of it, once, and each thing when what it needs is there.
 
-A device runs each micro-batch through each of its stages forward once and backward once, sends and receives what ``prove_traffic`` says, reads
-nothing that isn't there, keeps nothing at the end. Then come the shared parameters: gradients of copies to their
+A device runs each micro-batch through each of its stages forward once and backward once, sends and receives what
+``prove_traffic`` says, reads nothing that isn't there, keeps nothing at the end. Then come the shared parameters: gradients of copies to their
 owners, the reduction over data-parallel copies, the update, new values to the copies, in this order.
 """
 

@@ -99,6 +99,7 @@ def transform(graph: Graph, stages: Sequence[StageCode], *, returned: bool = Fal
                 inputs=tuple(name for name in read if makers.get(name, index) != index), outputs=outputs[index],
                 parameters=parameters, copies=tuple(n for n in parameters if first[n] != index),
                 buffers=tuple(n for n in leaves if _role(graph, n) == "buffer"),
+                trains=any(graph.tensor[name].gradient for name in outputs[index]),
                 partial={name: partial[name] for name in parameters if name in partial},
             )
         )  # fmt: skip

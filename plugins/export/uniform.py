@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from partita.errors import listed
 from partita.plan import Order, Plan, Stage
+from partita.reach import beyond
 from partita.schedules import Turn, find, one_f_one_b
 
 PRECISIONS = ("fp32", "bf16", "fp16")
@@ -32,6 +33,7 @@ def uniform(plan: Plan, framework: str) -> tuple[Uniform, list[str]]:
     """The plan's numbers (those of the first stage), and a sentence for each way in which it is not uniform."""
     first = plan.stages[0]
     reasons = [
+        *_beyond(plan, framework),
         *_unlike_stages(plan, framework),
         *_devices(plan, framework),
         *_order(plan, framework),
@@ -47,6 +49,17 @@ def uniform(plan: Plan, framework: str) -> tuple[Uniform, list[str]]:
         micro_batches=first.micro_batches, zero=max(zeros), recompute=recomputes[0] if len(recomputes) == 1 else None,
     )  # fmt: skip
     return shared, reasons
+
+
+def _beyond(plan: Plan, framework: str) -> list[str]:
+    """What only Partita's own runtime has."""
+    found = beyond(plan)
+    if not found:
+        return []
+    return [
+        f"No file for {framework} can say that {'; '.join(found)}. Plan for --target partita and start it with "
+        "partita run RECIPE --plan FILE."
+    ]
 
 
 def _unlike_stages(plan: Plan, framework: str) -> list[str]:

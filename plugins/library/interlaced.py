@@ -6,8 +6,8 @@ from partita.plan import Axis
 
 
 def interlaced(draft: Draft) -> None:
-    """``pp`` stages between embedding and head (default: all devices); ``extra`` micro-batches in flight beyond 1F1B's (default: as many as make the
-    step shortest)."""
+    """``pp`` stages between embedding and head (default: all devices); ``extra`` micro-batches in flight beyond those
+    of 1F1B (default: as many as make the step shortest)."""
     first, *layers, last = draft.blocks
     pp = draft.argument("pp", len(draft.devices))
     data, shares = len(draft.devices) // pp, draft.shares(pp)

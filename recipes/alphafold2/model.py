@@ -67,14 +67,17 @@ class Recycle(nn.Module):
 
 
 class Pass(nn.Module):
-    """The stack once. There is nothing to recycle in the first pass."""
+    """Algorithm 2, one cycle: embeddings and the stack. There is nothing to recycle in the first pass."""
 
-    def __init__(self, evoformer: nn.ModuleList, recycle: Recycle | None):
+    def __init__(self, embedding: Embedding, evoformer: nn.ModuleList, recycle: Recycle | None):
         super().__init__()
+        self.embedding = embedding
         self.recycle = recycle
         self.evoformer = evoformer
 
-    def forward(self, msa: Tensor, pair: Tensor, earlier: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
+    def forward(self, letters: Tensor, earlier: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
+        # Again in each pass, as the algorithm has it: no gradient reaches the passes before the last.
+        msa, pair = self.embedding(letters)
         if self.recycle is not None and earlier is not None:
             msa, pair = self.recycle(msa, pair, *earlier)
         for block in self.evoformer:
@@ -89,21 +92,19 @@ class AlphaFold2(nn.Module):
 
     def __init__(self, size: Size):
         super().__init__()
-        self.embedding = Embedding(size)
-        first = Pass(nn.ModuleList(Evoformer(size) for _ in range(size.blocks)), None)
+        first = Pass(Embedding(size), nn.ModuleList(Evoformer(size) for _ in range(size.blocks)), None)
         passes = [first]
         if size.recycles:
-            second = Pass(_sharing(first.evoformer), Recycle(size))
+            second = Pass(_sharing(first.embedding), _sharing(first.evoformer), Recycle(size))
             passes += [second, *(_sharing(second) for _ in range(size.recycles - 1))]
         self.passes = nn.ModuleList(passes)
         self.letters = nn.Linear(size.msa_width, LETTERS)
         self.distances = nn.Linear(size.pair_width, size.bins)
 
     def forward(self, letters: Tensor, hidden: Tensor, distances: Tensor) -> Result:
-        start = self.embedding(letters)
         earlier = None
         for index, one in enumerate(self.passes):
-            msa, pair = one(*start, earlier)
+            msa, pair = one(letters, earlier)
             if index + 1 < len(self.passes):
                 earlier = msa.detach(), pair.detach()
         found = self.distances(pair)

@@ -8,7 +8,7 @@ from partita.errors import ModelError, PlanError
 from partita.hooks import hookimpl
 from partita.recipes.gpt3.text import load_text
 from partita.recipes.mixture import sizes
-from partita.recipes.recipe import Files, TrainedRecipe, Workload
+from partita.recipes.recipe import Files, Module, TrainedRecipe, Workload
 
 if TYPE_CHECKING:
     import torch
@@ -44,6 +44,15 @@ class Mixture(TrainedRecipe):
 @hookimpl
 def partita_recipe() -> Mixture:
     return Mixture()
+
+
+@hookimpl
+def partita_module(model: str, seq: int | None) -> Module | None:
+    if model not in sizes.SIZES:
+        return None
+    from partita.recipes.mixture.model import example, factory
+
+    return factory(model), example(sizes.SIZES[model].context if seq is None else seq)
 
 
 @hookimpl

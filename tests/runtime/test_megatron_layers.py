@@ -147,7 +147,8 @@ def structure(family: str, layout: Layout) -> dict[str, Any]:
         name: (parameter.tensor_model_parallel, getattr(parameter, "partition_dim", None))
         for name, parameter in stage.parameters_by_name.items()
     }
-    counted = sum(param_is_not_tensor_parallel_duplicate(p, mine.groups.axes[stage.piece.stage]["tensor"].process_group) for p in stage.trained.values())
+    group = mine.groups.axes[stage.piece.stage]["tensor"].process_group
+    counted = sum(param_is_not_tensor_parallel_duplicate(p, group) for p in stage.trained.values())
     return {
         "counts": counts,
         "parameters": {dense_name(name) for name, _ in stage.named_parameters(remove_duplicate=False)},

@@ -172,7 +172,8 @@ def test_a_message_that_is_not_the_next_is_named():
         queue[places[0]], queue[places[1]] = queue[places[1]], queue[places[0]]
         return queue
 
-    with pytest.raises(PlanError, match='device 0 sends "x1@1 to stage 1" where device 1 receives "x1@0 to stage 1": between two devices'):
+    said = 'device 0 sends "x1@1 to stage 1" where device 1 receives "x1@0 to stage 1": between two devices'
+    with pytest.raises(PlanError, match=said):
         run(with_queue(pipeline(2, 2, "gpipe"), 0, swapped))
 
 

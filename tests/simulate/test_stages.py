@@ -1,4 +1,4 @@
-"""Plans that no planner lists, priced stage by stage: as the planner prices those that it does, else counted by hand."""
+"""Plans that no planner lists, priced stage by stage: as the planner prices those it does, and else counted by hand."""
 
 from __future__ import annotations
 

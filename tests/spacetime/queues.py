@@ -98,9 +98,8 @@ def any_program(random: Random) -> tuple[Graph, Program]:
     devices_of = tuple(tuple(range(stage * each, (stage + 1) * each)) for stage in range(stages))
     places = assign(devices_of, [dp] * stages, [tp] * stages)
     of_stage = [any_turns(random, stage, micro_batches) for stage in range(stages)]
-    queues = preserve(
-        Version(graph, pieces), places, devices_of, {device: of_stage[place.stage] for device, (place,) in places.items()}
-    )
+    of_device = {device: of_stage[place.stage] for device, (place,) in places.items()}
+    queues = preserve(Version(graph, pieces), places, devices_of, of_device)
     return graph, Program(
         pieces, queues, places, devices_of, (dp,) * stages, (tp,) * stages, micro_batches, 1, zero, graph.loss,
         {"w0": (0, stages - 1)} if tied else {},

@@ -93,7 +93,7 @@ def test_a_device_that_waits_for_one_that_has_ended_is_named() -> None:
         if device == 0:
             groups.data[0].sum(torch.zeros(1))
 
-    with pytest.raises(PlanError, match="device 0 waits in .* for device 1, whose queue has ended"):
+    with pytest.raises(PlanError, match=r"device 0 waits in .* for device 1, whose queue has ended"):
         Cast(two()).play(part)
 
 

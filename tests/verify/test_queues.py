@@ -63,5 +63,5 @@ def test_a_message_in_another_order_is_named() -> None:
     queue = list(program.queues[0])
     one, two = (index for index, task in enumerate(queue) if task.kind == "send")
     queue[one], queue[two] = queue[two], queue[one]
-    with pytest.raises(PlanError, match='it expects ".*@0.*" and ".*@1.*" comes'):
+    with pytest.raises(PlanError, match=r'it expects ".*@0.*" and ".*@1.*" comes'):
         run_queues(replace(program, queues={**program.queues, 0: tuple(queue)}))

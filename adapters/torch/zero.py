@@ -1,0 +1,184 @@
+"""ZeRO (Rajbhandari et al., 2020): what a stage's data-parallel copies would each keep whole is divided over them.
+
+A parameter is laid flat and cut into chunks, one for each copy; the last ones end in zeros. With ZeRO 1 each copy keeps
+the optimizer's state of its chunk and updates it, and all gather the parameter then. With 2 a gradient is added up and
+cut as soon as a backward pass has made it, so that no more than a chunk of it is kept. With 3 only the chunk of the
+parameter is kept too: a block gathers its parameters when it runs, once more for its backward pass, and forgets them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.graph import saved_tensors_hooks
+
+from partita.adapters.torch.groups import Groups
+from partita.adapters.torch.wires import Group
+from partita.errors import PlanError
+from partita.spacetime.program import Program
+
+
+class Divided:
+    """One parameter of a device, its state divided over a group. ``chunk`` [ceil(elements / copies)] is what the
+    optimizer updates: of ZeRO 1 and 2 a view of the parameter, of ZeRO 3 the parameter itself.
+    """
+
+    def __init__(self, parameter: nn.Parameter, zero: int, group: Group, members: tuple[int, ...]):
+        self.parameter, self.zero, self.group, self.members = parameter, zero, group, members
+        self.shape, self.elements = parameter.shape, parameter.numel()
+        self.each = -(-self.elements // group.size)
+        flat = self._padded(parameter.detach())
+        own = flat[group.rank * self.each : (group.rank + 1) * self.each]
+        if zero == 3:
+            parameter.data = own.clone()
+            self.chunk = parameter
+        else:
+            parameter.data = flat[: self.elements].view(self.shape)
+            self.chunk = nn.Parameter(own, requires_grad=parameter.requires_grad)
+
+    @property
+    def leaf(self) -> nn.Parameter:
+        """That in which autograd adds up gradients: the whole parameter with ZeRO 1, else the chunk."""
+        return self.parameter if self.zero == 1 else self.chunk
+
+    def read(self) -> Tensor:
+        """The whole parameter, for a block of which autograd sees the chunk. Collective with ZeRO 3, and so is the
+        backward pass with 2 and 3."""
+        found: Tensor = _Read.apply(self.chunk, self)
+        found.add_gradient = self.add_gradient  # type: ignore[attr-defined]
+        return found
+
+    def whole(self) -> Tensor:
+        """The values of the whole parameter. Collective with ZeRO 3."""
+        if self.zero < 3:
+            return self.parameter.detach()
+        return self.joined(self.group.gather(self.chunk.detach()))
+
+    def joined(self, chunks: Sequence[Tensor]) -> Tensor:
+        """A whole tensor in the parameter's shape, from the chunks of all copies."""
+        return torch.cat(list(chunks))[: self.elements].view(self.shape)
+
+    def added_up(self, gradient: Tensor) -> Tensor:
+        """This copy's chunk of the sum of all copies' whole gradients. Collective."""
+        return self.group.scatter_sum(self._padded(gradient).split(self.each))
+
+    def add_gradient(self, gradient: Tensor) -> None:
+        """Add a whole gradient, one of each copy, to what the chunk has. Collective."""
+        found = self.added_up(gradient)
+        self.chunk.grad = found if self.chunk.grad is None else self.chunk.grad.add_(found)
+
+    def collect(self) -> None:
+        """At the end of a step with ZeRO 1: from the whole gradient to the chunk's. Collective."""
+        if self.zero == 1:
+            gradient = self.parameter.grad
+            self.chunk.grad = self.added_up(torch.zeros_like(self.parameter) if gradient is None else gradient)
+            self.parameter.grad = None
+
+    def spread(self) -> None:
+        """After an update with ZeRO 1 and 2: from everyone's chunks to the whole parameter. Collective."""
+        if self.zero < 3:
+            self.parameter.data.copy_(self.joined(self.group.gather(self.chunk.detach())))
+
+    def _padded(self, tensor: Tensor) -> Tensor:
+        flat = tensor.new_zeros(self.each * self.group.size)
+        flat[: self.elements] = tensor.reshape(-1)
+        return flat
+
+
+class _Read(Function):
+    """From a chunk to the whole parameter; the gradient is summed over the copies, and each has its chunk of it."""
+
+    @staticmethod
+    def forward(ctx: Any, chunk: Tensor, divided: Divided) -> Tensor:
+        ctx.divided = divided
+        # No zeros are sent round where all of the gradient has been put off.
+        ctx.set_materialize_grads(False)
+        return divided.whole()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None]:
+        return (None if gradient is None else ctx.divided.added_up(gradient)), None
+
+
+@contextmanager
+def gathered_again(wholes: Mapping[str, Tensor], divided: Mapping[str, Divided]) -> Iterator[None]:
+    """What autograd saves of gathered parameters inside is gathered again when the backward pass reads it.
+
+    ``wholes`` must live until the end, so that no other tensor has their memory.
+    """
+    names = {whole.untyped_storage().data_ptr(): name for name, whole in wholes.items()}
+
+    def pack(tensor: Tensor) -> Any:
+        name = names.get(tensor.untyped_storage().data_ptr())
+        if name is None or tensor.dtype != wholes[name].dtype:
+            return tensor
+        return divided[name], tensor.shape, tensor.stride(), tensor.storage_offset()
+
+    def unpack(found: Any) -> Tensor:
+        if isinstance(found, Tensor):
+            return found
+        one, shape, stride, offset = found
+        return one.whole().as_strided(shape, stride, offset)
+
+    with saved_tensors_hooks(pack, unpack):
+        yield
+
+
+class Division:
+    """What of a device's parameters is divided, by name. A parameter that several of its stages read is there once."""
+
+    def __init__(self, program: Program, groups: Groups):
+        self.program, self.groups = program, groups
+        self.divided: dict[str, Divided] = {}
+
+    def divide(self, stage: int, block: str, parameters: Mapping[str, nn.Parameter], realised: bool) -> None:
+        """Divide the state of a block's parameters, whose values are in place.
+
+        PlanError where modules of a framework hold them whole, and where copies of one couldn't meet.
+        """
+        program, zero, device = self.program, self.program.zero, self.groups.rank
+        if realised and zero > 1:
+            raise PlanError(
+                f'zero={zero}: layers of block "{block}" are a framework\'s own modules, which keep their parameters '
+                "and gradients whole; zero=0 and zero=1 work"
+            )
+        members, copies = program.data_group(device, stage), program.pieces[stage].copies
+        group = self.groups.data[stage]
+        for name, parameter in parameters.items():
+            if (found := self.divided.get(name)) is not None:
+                if found.members != members:
+                    raise PlanError(
+                        f'zero={zero}: device {device} would divide "{name}" over the devices {list(found.members)} '
+                        f"and {list(members)} of two of its stages; give them the same devices, or zero=0"
+                    )
+                continue
+            # Copies have no optimizer; a frozen parameter has neither optimizer nor gradient.
+            kept = 1 if parameter.requires_grad and name not in copies else 2 if parameter.requires_grad else 3
+            if zero < kept or not parameter.numel():
+                continue
+            if name in program.shared and zero > 1 and group.rank != program.place(device, stage).data:
+                raise PlanError(
+                    f'zero={zero}: the stages {list(program.shared[name])} share "{name}"; list the devices of stage '
+                    f"{stage} in ascending order"
+                )
+            self.divided[name] = Divided(parameter, zero, group, members)
+
+    def read(self, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+        """Those of a block that autograd must see as chunks, whole. Collective with ZeRO 3."""
+        if self.program.zero < 2:
+            return {}
+        return {name: self.divided[name].read() for name in parameters if name in self.divided}
+
+    def forgotten(self, wholes: Mapping[str, Tensor]) -> Any:
+        """Inside, with ZeRO 3, autograd keeps none of the whole parameters."""
+        return gathered_again(wholes if self.program.zero == 3 else {}, self.divided)
+
+
+def division_of(program: Program, groups: Groups) -> Division | None:
+    """None where nothing is divided: ZeRO 0, or one copy."""
+    return Division(program, groups) if program.zero and max(program.dp) > 1 else None
