@@ -1,8 +1,8 @@
 """SuperScaler's new plans beside the best of the old grid, in simulation, on the paper's workloads.
 
 Old: every dp × tp × pp with 1F1B. New: the library's plan on every mesh with its own numbers. Both with one or two
-samples a micro-batch, with and without recomputation of all blocks, ZeRO 0, 1 or 2 over dp; of each the fastest that fits,
-so that both are set up as well as they can be. One set of assumptions:
+samples a micro-batch, with and without recomputation of all blocks, ZeRO 0, 1 or 2 over dp; of each the fastest that
+fits, so that both are set up as well as they can be. One set of assumptions:
 
     devices      V100 32 GB of which 2 GB are reserved; large products reach 69 of 125 TFLOP/s (the paper's best)
     links        NVLink 75 GB/s in a node of 8, InfiniBand 12.5 GB/s from each device to another node
@@ -168,7 +168,8 @@ def simulated(
     step = Simulation(program, priced, execute(program, priced.seconds, priced.size_bytes, Fabric(cluster)))
     uses = list(step.use.values())
     parts = (
-        ("computing", sum(use.compute_seconds for use in uses)), ("collectives", sum(u.collective_seconds for u in uses)),
+        ("computing", sum(use.compute_seconds for use in uses)),
+        ("collectives", sum(use.collective_seconds for use in uses)),
         ("waiting", sum(use.waiting_seconds for use in uses)),
     )  # fmt: skip
     told = " + ".join(f"{name} {seconds / len(uses):.2f}" for name, seconds in parts)

@@ -43,13 +43,15 @@ PROBABILITY = {"dropout": (1, "p"), "native_dropout": (1, "p"), "scaled_dot_prod
 @dataclass(frozen=True)
 class Context:
     """What an op may need beside its inputs: the device, the groups and its coordinates along the inner axes of the
-    stage, the key of random draws. Along an axis without a group the device is alone."""
+    stage, the key of random draws. Along an axis without a group the device is alone. ``draw``, where there is one,
+    stands for the ops that draw random numbers."""
 
     device: torch.device
     groups: Mapping[str, Group] = field(default_factory=dict)
     coordinates: Mapping[str, int] = field(default_factory=dict)
     key: tuple[int, ...] = ()
     put_off: PutOff | None = None
+    draw: Callable[[LocalOp, Sequence[Tensor], Context], list[Tensor]] | None = None
 
     def group(self, local: LocalOp) -> Group:
         """The group that an op's form speaks of."""
@@ -99,6 +101,8 @@ def compiled(local: LocalOp, device: torch.device) -> Call:
     def run(tensors: Sequence[Tensor], context: Context) -> list[Tensor]:
         if local.form == "queries":
             tensors = [*tensors, _rows_mask(local, tensors, context)]
+        if context.draw is not None and is_random(local):
+            return context.draw(local, tensors, context)
         with keyed(local, context) if is_random(local) else nullcontext():
             return call(tensors)
 

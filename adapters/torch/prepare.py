@@ -118,7 +118,7 @@ def make_stages(
     source = weights or Initialised(captured.skeleton, seed)
     filled: set[str] = set()
     parameters: dict[str, nn.Parameter] = {}
-    division = division_of(program, groups) if divides else None
+    division = division_of(program, groups, realise is not None) if divides else None
     stages = {}
     for place in program.places[groups.rank]:
         piece, coordinates = program.pieces[place.stage], program.coordinates(groups.rank, place.stage)
@@ -129,7 +129,7 @@ def make_stages(
             filled.update(fresh)
             if division is not None:
                 # Block by block: with ZeRO 3 no more than one is ever whole.
-                division.divide(piece.stage, block.block, block.read, bool(block.realised))
+                division.divide(piece.stage, block.read)
             if finish is not None:
                 finish(block, groups)
 

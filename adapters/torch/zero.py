@@ -9,7 +9,7 @@ parameter is kept too: a block gathers its parameters when it runs, once more fo
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -28,8 +28,8 @@ class Divided:
     optimizer updates: of ZeRO 1 and 2 a view of the parameter, of ZeRO 3 the parameter itself.
     """
 
-    def __init__(self, parameter: nn.Parameter, zero: int, group: Group, members: tuple[int, ...]):
-        self.parameter, self.zero, self.group, self.members = parameter, zero, group, members
+    def __init__(self, parameter: nn.Parameter, zero: int, group: Group):
+        self.parameter, self.zero, self.group = parameter, zero, group
         self.shape, self.elements = parameter.shape, parameter.numel()
         self.each = -(-self.elements // group.size)
         flat = self._padded(parameter.detach())
@@ -62,6 +62,10 @@ class Divided:
     def joined(self, chunks: Sequence[Tensor]) -> Tensor:
         """A whole tensor in the parameter's shape, from the chunks of all copies."""
         return torch.cat(list(chunks))[: self.elements].view(self.shape)
+
+    def together(self, mine: Tensor) -> Tensor:
+        """The whole tensor of which each copy has a chunk, to be looked at: it passes as a Python object. Collective."""
+        return self.joined(self.group.objects(mine))
 
     def added_up(self, gradient: Tensor) -> Tensor:
         """This copy's chunk of the sum of all copies' whole gradients. Collective."""
@@ -136,37 +140,14 @@ class Division:
         self.program, self.groups = program, groups
         self.divided: dict[str, Divided] = {}
 
-    def divide(self, stage: int, block: str, parameters: Mapping[str, nn.Parameter], realised: bool) -> None:
-        """Divide the state of a block's parameters, whose values are in place.
-
-        PlanError where modules of a framework hold them whole, and where copies of one couldn't meet.
-        """
-        program, zero, device = self.program, self.program.zero, self.groups.rank
-        if realised and zero > 1:
-            raise PlanError(
-                f'zero={zero}: layers of block "{block}" are a framework\'s own modules, which keep their parameters '
-                "and gradients whole; zero=0 and zero=1 work"
-            )
-        members, copies = program.data_group(device, stage), program.pieces[stage].copies
-        group = self.groups.data[stage]
+    def divide(self, stage: int, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Divide the state of a block's parameters, whose values are in place."""
+        zero, copies = self.program.zero, self.program.pieces[stage].copies
         for name, parameter in parameters.items():
-            if (found := self.divided.get(name)) is not None:
-                if found.members != members:
-                    raise PlanError(
-                        f'zero={zero}: device {device} would divide "{name}" over the devices {list(found.members)} '
-                        f"and {list(members)} of two of its stages; give them the same devices, or zero=0"
-                    )
-                continue
-            # Copies have no optimizer; a frozen parameter has neither optimizer nor gradient.
-            kept = 1 if parameter.requires_grad and name not in copies else 2 if parameter.requires_grad else 3
-            if zero < kept or not parameter.numel():
-                continue
-            if name in program.shared and zero > 1 and group.rank != program.place(device, stage).data:
-                raise PlanError(
-                    f'zero={zero}: the stages {list(program.shared[name])} share "{name}"; list the devices of stage '
-                    f"{stage} in ascending order"
-                )
-            self.divided[name] = Divided(parameter, zero, group, members)
+            # A copy of another stage's has no optimizer; a frozen parameter has neither optimizer nor gradient.
+            first = 3 if not parameter.requires_grad else 2 if name in copies else 1
+            if zero >= first and parameter.numel() and name not in self.divided:
+                self.divided[name] = Divided(parameter, zero, self.groups.data[stage])
 
     def read(self, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
         """Those of a block that autograd must see as chunks, whole. Collective with ZeRO 3."""
@@ -174,11 +155,33 @@ class Division:
             return {}
         return {name: self.divided[name].read() for name in parameters if name in self.divided}
 
-    def forgotten(self, wholes: Mapping[str, Tensor]) -> Any:
+    def forgotten(self, wholes: Mapping[str, Tensor]) -> AbstractContextManager[None]:
         """Inside, with ZeRO 3, autograd keeps none of the whole parameters."""
-        return gathered_again(wholes if self.program.zero == 3 else {}, self.divided)
+        return gathered_again(wholes, self.divided) if self.program.zero == 3 else nullcontext()
 
 
-def division_of(program: Program, groups: Groups) -> Division | None:
-    """None where nothing is divided: ZeRO 0, or one copy."""
-    return Division(program, groups) if program.zero and max(program.dp) > 1 else None
+def division_of(program: Program, groups: Groups, realises: bool) -> Division | None:
+    """A device's, without anything yet; None where nothing is divided: ZeRO 0, or one copy.
+
+    PlanError, on every rank, where a framework's modules would keep parameters whole (``realises``), and where stages
+    that share a parameter have no chunks alike.
+    """
+    zero = program.zero
+    if zero == 0 or max(program.dp) == 1:
+        return None
+    if zero > 1 and realises:
+        raise PlanError(
+            f"zero={zero}: the plan's layers are a framework's own modules, which keep parameters and gradients whole; "
+            "zero=0 and zero=1 work"
+        )
+    for name, stages in program.shared.items() if zero > 1 else ():
+        over = {(d, program.data_group(d, stage)) for stage in stages for d in program.devices_of[stage]}
+        for device, members in sorted(over):
+            others = [other for at, other in over if at == device and other != members]
+            if others or list(members) != sorted(members):
+                raise PlanError(
+                    f'zero={zero}: the stages {list(stages)} share "{name}", which device {device} would divide over the '
+                    f"devices {' and '.join(str(list(found)) for found in (members, *others))}; it takes the same "
+                    "devices in each, in ascending order. zero=0 and zero=1 work"
+                )
+    return Division(program, groups)

@@ -16,7 +16,7 @@ from torch import Tensor
 from partita.adapters.torch.execute import Call, Context
 from partita.adapters.torch.stage import StageModule
 from partita.adapters.verify.compare import TOLERANCE, Errors, distance
-from partita.adapters.verify.parts import part_of
+from partita.adapters.verify.parts import inner_axes, part_of
 from partita.graph import Graph
 from partita.spacetime.program import LocalOp, Program
 
@@ -92,7 +92,7 @@ def first_op(graph: Graph, program: Program, found: Watch, wanted: Watch) -> Dif
         return seen.micro, min(order.get(_plain(name), len(order)) for name in seen.local.op.outputs)
 
     for seen in sorted(found.seen, key=when):
-        axes, at = program.axes(seen.stage), program.coordinates(seen.device, seen.stage)
+        axes, at = inner_axes(program, seen.stage), program.coordinates(seen.device, seen.stage)
         for name, value in zip(seen.local.op.outputs, seen.values, strict=True):
             other = dense.get((_plain(name), seen.micro))
             if name.endswith(".partial") or other is None:

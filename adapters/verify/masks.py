@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,9 +16,9 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from partita.adapters.torch.execute import PROBABILITY, Call, Context, is_random
+from partita.adapters.torch.execute import PROBABILITY, Context, is_random
 from partita.adapters.torch.stage import StageModule
-from partita.adapters.verify.parts import part_of
+from partita.adapters.verify.parts import inner_axes, part_of
 from partita.errors import ModelError
 from partita.graph import Graph
 from partita.graph.table import argument
@@ -58,61 +59,54 @@ def random_ops(program: Program) -> list[LocalOp]:
     return found
 
 
-def share_masks(program: Program, graph: Graph, device: int, stages: Mapping[int, StageModule], drop: bool) -> None:
-    """Let a device's random ops take their masks from here; without ``drop`` nothing is dropped, nor scaled."""
+def share_draws(program: Program, graph: Graph, stages: Mapping[int, StageModule], drop: bool) -> None:
+    """Let a device's random ops draw from here; without ``drop`` nothing is dropped, nor scaled."""
     for number, stage in stages.items():
-        axes, at = program.axes(number), program.coordinates(device, number)
-        for ops in stage.code.ops.values():
-            for place, (local, _, over) in enumerate(ops):
-                if is_random(local):
-                    ops[place] = (local, _masked(graph, local, axes, at, drop), over)
+        stage.context = replace(stage.context, draw=Draws(graph, inner_axes(program, number), drop))
 
 
-def _masked(graph: Graph, local: LocalOp, axes: Sequence[Axis], at: Mapping[str, int], drop: bool) -> Call:
-    op = local.op
-    chance = float(argument(op, *PROBABILITY[op.kind], 0.0)) if drop and op.kind in PROBABILITY else 0.0
-    name = op.outputs[0]
+@dataclass(frozen=True)
+class Draws:
+    """What random ops of a stage give, in their place. ``axes`` are the stage's inner ones, turns among them."""
 
-    def drawn(context: Context, whole: tuple[int, ...], mine: Tensor) -> Tensor:
-        dense = _uniform(context.key, op.name, whole, graph.samples)
-        found = part_of(graph, local, name, mine, dense, axes, at)
-        if found is None:
-            what = f"{list(mine.shape)} of {list(whole)}"
-            raise ModelError(f'op "{op.name}" ({op.kind}) draws {what}, which is no cut of the model')
-        return found[0]
+    graph: Graph
+    axes: Sequence[Axis]
+    drop: bool
 
-    def kept(context: Context, whole: tuple[int, ...], mine: Tensor) -> Tensor:
-        return drawn(context, whole, mine) >= chance
-
-    def uniform(tensors: Sequence[Tensor], context: Context) -> list[Tensor]:
-        made = graph.tensor[name]
-        mine = torch.empty(local.shapes[0], dtype=getattr(torch, made.dtype))
-        return [drawn(context, made.shape, mine).to(mine.dtype) if drop else mine.fill_(KEEPING)]
-
-    def dropout(tensors: Sequence[Tensor], context: Context) -> list[Tensor]:
-        value = tensors[0]
-        mask = kept(context, graph.tensor[name].shape, value)
-        result = value * mask / (1 - chance)
-        return [result, mask][: len(op.outputs)]
-
-    def attention(tensors: Sequence[Tensor], context: Context) -> list[Tensor]:
+    def __call__(self, local: LocalOp, tensors: Sequence[Tensor], context: Context) -> list[Tensor]:
+        op = local.op
+        if op.kind in UNIFORM:
+            made = self.graph.tensor[op.outputs[0]]
+            mine = torch.full(local.shapes[0], KEEPING, dtype=getattr(torch, made.dtype))
+            return [self._drawn(local, made.shape, mine, context).to(mine.dtype) if self.drop else mine]
+        chance = float(argument(op, *PROBABILITY[op.kind], 0.0)) if self.drop else 0.0
+        if op.kind != "scaled_dot_product_attention":
+            mask = self._drawn(local, self.graph.tensor[op.inputs[0]].shape, tensors[0], context) >= chance
+            return [tensors[0] * mask / (1 - chance), mask][: len(op.outputs)]
         query, key, value = tensors[:3]
-        whole = (*graph.tensor[op.inputs[0]].shape[:-1], key.shape[-2])
-        mask = kept(context, whole, query.new_empty((*query.shape[:-1], key.shape[-2])))
-        weights = attention_weights(local, query, key, tensors[3] if len(tensors) > 3 else None)
+        whole = (*self.graph.tensor[op.inputs[0]].shape[:-1], key.shape[-2])
+        weights = attention_weights(local, query, key, tensors[-1] if len(tensors) > 3 else None)
+        mask = self._drawn(local, whole, weights, context) >= chance
         repeats = query.shape[-3] // value.shape[-3]
         return [(weights * mask / (1 - chance)) @ value.repeat_interleave(repeats, -3)]
 
-    if op.kind in UNIFORM:
-        return uniform
-    return attention if op.kind == "scaled_dot_product_attention" else dropout
+    def _drawn(self, local: LocalOp, shape: tuple[int, ...], mine: Tensor, context: Context) -> Tensor:
+        """The part of the whole draw, of that shape, that belongs to what the device has."""
+        op = local.op
+        whole = _uniform(context.key, op.name, shape, self.graph.samples)
+        found = part_of(self.graph, local, op.outputs[0], mine, whole, self.axes, context.coordinates)
+        if found is None:
+            what = f"{list(mine.shape)} of {list(shape)}"
+            raise ModelError(f'op "{op.name}" ({op.kind}) draws {what}, which is no cut of the model')
+        return found[0]
 
 
 def attention_weights(local: LocalOp, query: Tensor, key: Tensor, bias: Tensor | None) -> Tensor:
     """What attention multiplies values with: the softmax of scaled products under its mask."""
     scale = argument(local.op, 6, "scale", None) or query.shape[-1] ** -0.5
     scores = query @ key.repeat_interleave(query.shape[-3] // key.shape[-3], -3).transpose(-2, -1) * scale
-    if argument(local.op, 5, "is_causal", False):
+    # With some of the rows alone the mask comes as the last input.
+    if local.form != "queries" and argument(local.op, 5, "is_causal", False):
         bias = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
     if bias is not None and bias.dtype == torch.bool:
         scores = scores.masked_fill(~bias, float("-inf"))

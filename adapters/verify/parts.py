@@ -15,9 +15,16 @@ from torch import Tensor
 from partita.graph import Graph
 from partita.graph.cuts import block_cuts
 from partita.plan import Axis
-from partita.spacetime.program import LocalOp
+from partita.spacetime.program import COLLECTIVES, LocalOp, Program
 
 Interval = tuple[int, int]
+
+
+def inner_axes(program: Program, stage: int) -> list[Axis]:
+    """The inner axes of a stage, major first, and after them those along which regions of its blocks run in turns."""
+    regions = [region for segment in program.pieces[stage].segments for region in segment.regions]
+    turns = {region.axis: Axis(region.axis, region.size, "turns") for region in regions}
+    return [*program.axes(stage), *turns.values()]
 
 
 def part_of(
@@ -31,7 +38,9 @@ def part_of(
         return dense, " × ".join(f"[0, {size})" for size in dense.shape) or "the scalar"
     if value.dim() != dense.dim():
         return None
-    free = [axis for axis in axes if axis.name in local.axes]
+    by_name = {axis.name: axis for axis in axes}
+    # What a collective gives may still be cut along other axes than its own.
+    free = list(axes) if local.form in COLLECTIVES else [by_name[name] for name in local.axes if name in by_name]
     words = [f"[0, {size})" for size in dense.shape]
     for dim, (size, here) in enumerate(zip(dense.shape, value.shape, strict=True)):
         if size == here:

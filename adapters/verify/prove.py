@@ -20,7 +20,7 @@ from partita.adapters.verify.batch import Batches, Example, wide
 from partita.adapters.verify.compare import Errors, compare
 from partita.adapters.verify.exact import float64_by_default
 from partita.adapters.verify.locate import Difference, Watch, first_op, first_part, last_readers
-from partita.adapters.verify.masks import Undropped, random_ops, share_masks
+from partita.adapters.verify.masks import Undropped, random_ops, share_draws
 from partita.adapters.verify.one_device import Training, build, train
 from partita.adapters.verify.rehearsal import Rehearsal, rehearse
 from partita.errors import ModelError
@@ -95,7 +95,7 @@ class _Trial:
     def _prepared(self, program: Program, drop: bool = True) -> Callable[[int, Mapping[int, StageModule]], None] | None:
         if not self.drops:
             return None
-        return lambda device, stages: share_masks(program, self.captured.graph, device, stages, drop)
+        return lambda device, stages: share_draws(program, self.captured.graph, stages, drop)
 
     def _one_device(self) -> Training:
         if not self.drops:

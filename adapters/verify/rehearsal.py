@@ -81,7 +81,8 @@ def _look(seen: list[dict[str, Tensor]], stage: StageModule) -> Callable[..., No
     """Keeps the gradients that the optimizer is about to apply."""
 
     def look(*_: object) -> None:
-        seen.append({name: _together(stage, name, gradient_of(leaf)) for name, leaf in stage.updated.items()})
+        found = {name: gradient_of(leaf) for name, leaf in stage.updated.items()}
+        seen.append({n: divided.together(g) if (divided := stage.divided(n)) else g for n, g in found.items()})
 
     return look
 
@@ -90,11 +91,5 @@ def _values(stage: StageModule, names: Iterable[str]) -> dict[str, Tensor]:
     found = {}
     for name in names:
         value, divided = stage.parameters_by_name[name].detach().clone(), stage.divided(name)
-        found[name] = _together(stage, name, value) if divided is not None and divided.zero == 3 else value
+        found[name] = divided.together(value) if divided is not None and divided.zero == 3 else value
     return found
-
-
-def _together(stage: StageModule, name: str, mine: Tensor) -> Tensor:
-    """The whole tensor, where each copy has a chunk of it: what is only looked at is not counted as sent."""
-    divided = stage.divided(name)
-    return mine if divided is None else divided.joined(divided.group.objects(mine))

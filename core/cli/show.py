@@ -107,6 +107,8 @@ def bullet(sentence: str) -> Padding:
 def found(plan: Plan, seconds: float | None) -> str:
     """How the plan was found; the time is known only to whoever searched."""
     took = "" if seconds is None else f" in {duration(seconds)}"
+    if plan.search.considered == 1 and not plan.search.optimal:
+        return f"made by {plan.search.engine}{took}; the prediction is that of its simulation"
     proof = (
         "the best under the formula"
         if plan.search.optimal

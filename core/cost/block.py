@@ -42,8 +42,8 @@ class BlockCost:
     a gradient of weights) have one entry a kernel that is issued.
     ``saved_bytes`` are kept for the backward pass, ``temporary_bytes`` exist for the gradients of one op at a time and
     for what is computed again. ``reductions`` and ``entries`` are the bytes of the tensors that are all-reduced over
-    the tensor axis forward and backward; ``exchanges`` all other collectives. ``trains``: a gradient flows through it; one
-    that only recycles has no backward pass and keeps nothing.
+    the tensor axis forward and backward; ``exchanges`` all other collectives. ``trains``: a gradient flows through it;
+    a block of a pass that only recycles has no backward pass and keeps nothing.
     """
 
     flops: np.ndarray

@@ -43,8 +43,14 @@ class Difference:
 
 
 def difference(simulation: Simulation, plan: Plan, cluster: Cluster) -> Difference:
-    """The parts of the difference. With more than one stage the queues run once more, without bytes to transfer."""
+    """The parts of the difference. With more than one stage the queues run once more, without bytes to transfer.
+
+    For a plan that no formula speaks of there is one part: whatever predicted it had other numbers.
+    """
     costs, table = simulation.costs, simulation.costs.table
+    if table is None:
+        seconds = simulation.step_seconds - plan.predicted.step_seconds
+        return Difference(seconds, seconds, 0.0, 0.0, 0.0)
     formula = terms(table, costs.bounds)
     whole = formula.step_seconds(table.micro_batches)
     pipeline, turns, simulated = whole - formula.sync, whole - formula.sync, simulation.pipeline_seconds
@@ -65,6 +71,8 @@ def difference(simulation: Simulation, plan: Plan, cluster: Cluster) -> Differen
 
 def sentences(found: Difference, simulation: Simulation, plan: Plan, cluster: Cluster) -> list[str]:
     """The difference in words, the largest part first; one sentence says so where there is none."""
+    if simulation.costs.table is None:
+        return ["No formula speaks of such a plan: the queues alone say what it takes."]
     # A plan that was written by hand may predict nothing.
     step = plan.predicted.step_seconds or simulation.step_seconds
     sign = "more" if found.seconds > 0 else "less"

@@ -23,6 +23,9 @@ def results(
 ) -> list[Value]:
     """What an op makes of what it is given. PlanError that names the op and the tensor where it can't be right."""
     name = local.op.name
+    alone = 1 if local.form in COLLECTIVES else 2 if local.form == "bias" else None
+    if alone is not None and (len(reads), len(local.op.outputs)) != (alone, 1):
+        raise PlanError(f'op "{name}" ({local.form}) reads {list(local.op.inputs)} and makes {list(local.op.outputs)}')
     if local.form in COLLECTIVES:
         made = [collected(graph, local, reads[0], sizes)]
     else:
@@ -105,6 +108,8 @@ def _made(
         # Along the axes whose pieces it reads, then those along which it spreads out what is whole.
         for axis in sorted(local.axes, key=lambda axis: all(value.part(axis) is None for value in reads)):
             _OpAlong(graph, op, local, signed, reads, axis, sizes).add(states)
+    if local.form == "product" and "partial" not in states[0].values():
+        raise PlanError(f'op "{op.name}" ({op.kind}) has the form "product", but makes no partial sum')
     return [Value(name, state, unbiased=bias) for name, state in zip(op.outputs, states, strict=True)]
 
 

@@ -82,13 +82,17 @@ def test_c10_the_planner_proposes_what_divides():
         (["dp=2", "micro_batch=3"], 64, "does not divide the 32 samples of a replica"),
         (["pp=7"], 64, "pp=7: 7 stages need at least 7 blocks, the model has 6; 1 to 6 work"),
         (["micro_batch=4", "micro_batches=8", "dp=8"], 64, "does not divide"),
-        (["zero=2"], 64, "zero=2: Partita's own runtime keeps"),
     ],
 )
 def test_what_can_t_be_held_is_refused(fix, batch, message):
     with pytest.raises(PlanError) as caught:
         plan(Problem(gpt(12), parse_cluster("8xa100-40gb"), batch, target="partita", fix=parse_fix(fix)))
     assert message in str(caught.value)
+
+
+def test_what_the_target_can_t_run_is_refused():
+    with pytest.raises(PlanError, match="zero=2: plans for Megatron keep the whole optimizer state"):
+        plan(Problem(gpt(12), parse_cluster("8xa100-40gb"), 64, target="megatron", fix={"zero": 2}))
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,18 @@ import pytest
 
 from partita.cluster import parse_cluster
 from partita.cost.alike import alike
+from partita.draft import drafted
 from partita.errors import PlanError
 from partita.graph import Graph
 from partita.plan import Axis, Cut, Plan
 from partita.planner import parse_fix, plan
 from partita.plugins.capture_huggingface import capture_config
+from partita.plugins.library.hooks import partita_library
 from partita.problem import Problem
 from partita.recipes.gpt3.sizes import config
-from partita.simulate.costs import _by_stage, costs
+from partita.simulate import simulate
+from partita.simulate.costs import Costs, _by_stage, costs
+from partita.simulate.differ import difference, sentences
 from partita.simulate.stages import Stages
 
 CLUSTER = parse_cluster("4x2xa100-80gb")
@@ -91,3 +95,67 @@ def test_co_shard_keeps_less_and_computes_the_inside_again(graph):
     assert parts[4][0] < parts[2][0]
     with pytest.raises(PlanError, match="tp=3 does not divide heads=4"):
         Stages(graph, shard(found, 3), cluster, alike(graph)).memory(0)
+
+
+def of_library(graph: Graph, name: str, devices: int, batch: int, **numbers: int) -> tuple[Plan, Costs]:
+    cluster = parse_cluster(f"1x{devices}xa100-80gb")
+    found = drafted(partita_library()[name], name, Problem(graph, cluster, batch, target="partita"), numbers)
+    return found, costs(graph, found, cluster)
+
+
+def test_a_weight_turn_is_taken_off_the_backward_turn(graph):
+    _, plain = of_library(graph, "1f1b", 4, 16)
+    _, split = of_library(graph, "zero-bubble", 4, 16)
+    for stage in range(4):
+        whole = split.seconds[stage, "backward"] + split.seconds[stage, "weight"]
+        assert whole == pytest.approx(plain.seconds[stage, "backward"])
+        assert 0 < split.seconds[stage, "weight"] < split.seconds[stage, "backward"]
+        assert (stage, "weight") not in plain.seconds
+    assert split.memory == plain.memory
+
+
+def test_sequence_parallelism_sums_the_gradients_of_what_every_device_has(graph):
+    _, found = of_library(graph, "sequence-parallel", 4, 16)
+    h, layers, positions = 128, 4, 128
+    # Positions; of a layer two norms and the biases of two projections; the last norm.
+    elements = positions * h + layers * (2 * 2 * h + 2 * h) + 2 * h
+    assert found.collective_bytes[0, "reduce"] == pytest.approx(2 * 3 / 4 * elements * 2)
+
+
+def test_an_interlaced_device_has_the_words_once_and_its_layers(graph):
+    found, priced = of_library(graph, "interlaced", 4, 16)
+    h, words, positions = 128, 257, 128
+    ends, stage, head = priced.memory[0], priced.memory[1], priced.memory[-1]
+    assert ends.parameters == 2 * (-(-words // 4) * h + positions * h)
+    assert stage.parameters == 2 * (12 * h * h + 13 * h)
+    # The head's table is the embedding's, on the same devices: its norm is all that it adds.
+    assert head.parameters == 2 * 2 * h
+    assert [found.stages[i].width for i in (0, 1, -1)] == [4, 1, 4]
+
+
+def test_experts_are_not_summed_over_their_own_axis():
+    from partita.cli.model import load_model
+
+    mixture = load_model("mixture-tiny", None, "bfloat16")
+    found, priced = of_library(mixture, "expert-parallel", 4, 16)
+    experts = sum(t.elements for t in mixture.tensors if t.gradient and t.role == "parameter" and len(t.shape) == 3)
+    trained = sum(t.elements for t in mixture.tensors if t.gradient and t.role == "parameter")
+    assert priced.memory[0].gradients == 2 * (trained - experts + experts // 4)
+    assert priced.collective_bytes[0, "reduce"] == pytest.approx(2 * 3 / 4 * (trained - experts) * 2)
+    # Of four layers, what goes to the experts and what comes back: each has room for 40 of a sample's 64 tokens.
+    samples, room, width = 4, 40, 32
+    exchanged = 4 * 2 * (3 / 4) * samples * 4 * room * width * 2
+    assert priced.collective_bytes[0, "forward"] == pytest.approx(exchanged)
+    assert found.stages[0].width == 4
+
+
+def test_a_plan_that_no_formula_speaks_of_is_told_by_its_queues(graph):
+    cluster = parse_cluster("1x4xa100-80gb")
+    found, priced = of_library(graph, "interlaced", 4, 16)
+    assert priced.table is None
+    simulated = simulate(graph, found, cluster)
+    differs = difference(simulated, found, cluster)
+    assert differs.seconds == sum(differs.items().values()) == simulated.step_seconds
+    assert sentences(differs, simulated, found, cluster) == [
+        "No formula speaks of such a plan: the queues alone say what it takes."
+    ]

@@ -23,6 +23,7 @@ from tests.verify.test_mutants import other_epsilon
 
 # A model whose batches have a size and a range of their own.
 OWN = """
+import torch
 from torch import nn
 
 
