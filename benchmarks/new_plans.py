@@ -15,7 +15,6 @@ mBART is taken as a decoder alone (48 layers of width 6,144, 1,024 tokens, 500,0
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -42,6 +41,7 @@ from partita.simulate.engine import execute
 from partita.simulate.fabric import Fabric
 from partita.simulate.result import Simulation
 from partita.simulate.run import queues
+from partita.simulate.stages import Stages
 
 RESERVE = 2 * 10**9
 REACHED = 69 / 125
@@ -206,27 +206,24 @@ def numbers(of: Mapping[str, tuple[int, ...]], workload: Workload) -> Iterator[d
                 yield {**given, "micro_batches": workload.batch // dp // micro, "full": full, "zero": zero}
 
 
-def best(
-    workload: Workload, graph: Graph, groups: Alike, function: PlanFunction, of: Any, seconds: float
-) -> tuple[Found | None, int]:
-    """The fastest plan that fits, and how many were simulated; those that can't fit by their state aren't."""
+def best(workload: Workload, graph: Graph, groups: Alike, function: PlanFunction, of: Any) -> tuple[Found | None, int]:
+    """The fastest plan that fits, and how many were simulated: the likeliest first, while any might be faster."""
     cluster = machines(workload.devices)
     problem = Problem(graph, cluster, workload.batch, precision="fp16", target="partita")
-    found, tried, start = None, 0, time.perf_counter()
+    made: dict[Any, Any] = {}
+    listed = []
     for given in numbers(of, workload):
-        if time.perf_counter() - start > seconds:
-            print(f"    stopped after {tried} plans and {seconds:.0f} s", file=sys.stderr)
-            break
         try:
             plan = drafted(function, "", problem, given)
-            priced = costs(graph, plan, cluster, groups, workload.attention)
+            seconds, size = bounds(Stages(graph, plan, cluster, groups, workload.attention, made))
         except PlanError:
             continue
-        if _least_bytes(plan, priced.memory) > cluster.device.memory_bytes:
-            continue
-        # A lower bound of the step: the busiest device without any wait.
-        if found and _least_seconds(plan, priced.seconds) >= found.seconds:
-            continue
+        if size <= cluster.device.memory_bytes:
+            listed.append((seconds, len(listed), given, plan))
+    found, tried = None, 0
+    for seconds, _, given, plan in sorted(listed):
+        if found and seconds >= found.seconds:
+            break
         try:
             step, peak, told = simulated(graph, groups, plan, cluster, workload)
         except PlanError:
@@ -238,23 +235,29 @@ def best(
     return found, tried
 
 
-def _least_bytes(plan: Plan, memory: Any) -> float:
-    """What some device holds at least: the state of its stages, and once the activations and the temporaries."""
-    most = 0.0
-    for device in plan.devices:
-        own = [memory[i] for i, stage in enumerate(plan.stages) if device in stage.devices]
-        state = sum(one.parameters + one.gradients + one.optimizer for one in own) + own[0].framework
-        most = max(most, state + max(one.activations + one.temporary for one in own))
-    return most
-
-
-def _least_seconds(plan: Plan, seconds: Mapping[tuple[int, str], float]) -> float:
-    """Turns of the busiest device."""
-    busy = []
-    for device in plan.devices:
-        mine = [i for i, stage in enumerate(plan.stages) if device in stage.devices]
-        busy.append(sum(seconds[i, "forward"] for i in mine) * plan.order.micro_batches)
-    return max(busy)
+def bounds(stages: Stages) -> tuple[float, float]:
+    """About the least seconds: the busiest device's turns and the pipeline's way; the least bytes of a device at a time."""
+    plan, count = stages.plan, stages.plan.order.micro_batches
+    turns = [stages.turns(stage) for stage in plan.stages]
+    memory = [stages.memory(index) for index in range(len(plan.stages))]
+    through = sum(turn.forward + turn.backward for turn in turns)
+    seconds = size = 0.0
+    for devices in {stage.devices for stage in plan.stages}:
+        own = [i for i, stage in enumerate(plan.stages) if set(devices) <= set(stage.devices)]
+        busy = sum(turns[i].forward + turns[i].backward for i in own)
+        ending = sum(sum(stages.ending(plan.stages[i])) for i in own)
+        seconds = max(
+            seconds, (count - 1) * busy + max(busy, through if plan.order.generator == "1f1b" else 0) + ending
+        )
+        held = [
+            memory[i].activations * (min(count, len(plan.stages) - i) if plan.order.generator == "1f1b" else 1)
+            for i in own
+        ]
+        state = sum(memory[i].parameters + memory[i].gradients + memory[i].optimizer for i in own)
+        size = max(
+            size, state + memory[0].framework + max(h + memory[i].temporary for h, i in zip(held, own, strict=True))
+        )
+    return seconds, size
 
 
 def main() -> None:
@@ -268,7 +271,7 @@ def main() -> None:
         rows = [("old grid", old, workload.grid), (workload.plan, new(workload.new), workload.numbers)]
         results = []
         for name, function, of in rows:
-            found, tried = best(workload, graph, groups, function, of, 150.0)
+            found, tried = best(workload, graph, groups, function, of)
             results.append(found)
             if found is None:
                 print(f"    {name:10} nothing fits ({tried} simulated)", flush=True)

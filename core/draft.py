@@ -91,7 +91,8 @@ class Draft:
         if not 1 <= count <= len(blocks):
             raise PlanError(f"{len(blocks)} blocks can't be divided into {count} stages; 1 to {len(blocks)} work")
         flops = [block_flops(self.graph, name) for name in blocks]
-        best = {(0, 0): (0.0, ())}  # (parts, blocks taken): heaviest part, bounds
+        # (parts, blocks taken): heaviest part, bounds
+        best: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {(0, 0): (0.0, ())}
         for part in range(1, count + 1):
             for end in range(part, len(blocks) - count + part + 1):
                 before = [(start, best[part - 1, start]) for start in range(part - 1, end) if (part - 1, start) in best]
@@ -188,6 +189,11 @@ def op_trans(draft: Draft, blocks: Iterable[str], dim: str, along: str | Axis) -
 def recompute(draft: Draft, blocks: Iterable[str]) -> None:
     """Let the backward pass of these blocks compute their values again, from the blocks' inputs."""
     _change(draft, set(blocks), lambda strategy: replace(strategy, recompute="full"))
+
+
+def offload(draft: Draft, blocks: Iterable[str]) -> None:
+    """Let what these blocks keep for the backward pass wait in the host's memory."""
+    _change(draft, set(blocks), lambda strategy: replace(strategy, offload=True))
 
 
 def divide_state(draft: Draft, blocks: Iterable[str], zero: int) -> None:

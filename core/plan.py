@@ -47,13 +47,17 @@ BATCH_CUT = Cut("batch", ("data", "micro"))
 
 @dataclass(frozen=True)
 class Strategy:
-    """How one block runs: which dims are cut, the ZeRO stage of its state, what the backward pass computes again."""
+    """How one block runs: which dims are cut, the ZeRO stage of its state, what the backward pass computes again.
+
+    ``offload``: what the block keeps for its backward pass waits in the host's memory.
+    """
 
     __pydantic_config__ = STRICT
 
     cuts: tuple[Cut, ...]
     zero: Literal[0, 1, 2, 3]
     recompute: Literal["none", "full"]
+    offload: bool = False
 
     @property
     def rest(self) -> dict[str, tuple[str, ...]]:
@@ -295,6 +299,11 @@ def check_plan(plan: Plan, where: str) -> Plan:
         axes = [axis.name for axis in stage.axes]
         for block, strategy in zip(stage.blocks, stage.strategies, strict=True):
             odd = [axis for cut in strategy.cuts for axis in cut.axes if axis not in axes]
+            if strategy.offload and strategy.recompute != "none":
+                raise InputError(
+                    f'{where}: block "{block}" is computed again and offloaded; what it computes again it doesn\'t keep, '
+                    "so leave out one"
+                )
             if odd:
                 raise InputError(f'{where}: block "{block}" is cut along "{odd[0]}"; a stage has {", ".join(axes)}')
     return plan

@@ -33,7 +33,9 @@ TARGETS: Mapping[str, Target] = {
         (0, 1, 2, 3), (0, 1), "DeepSpeed's pipeline engine takes ZeRO 0 and 1; without a pipeline 0 to 3 work"
     ),
     "megatron": Target((0,), (0,), "plans for Megatron keep the whole optimizer state on every replica (ZeRO 0)"),
-    "partita": Target((0, 1, 2, 3), (0, 1, 2, 3), "Partita's own runtime takes ZeRO 0 to 3, with and without a pipeline"),
+    "partita": Target(
+        (0, 1, 2, 3), (0, 1, 2, 3), "Partita's own runtime takes ZeRO 0 to 3, with and without a pipeline"
+    ),
 }  # fmt: skip
 
 

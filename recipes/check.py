@@ -40,15 +40,9 @@ def check_model(name: str, plan: Plan, where: str) -> None:
 
 
 def check_target(plan: Plan) -> None:
-    """PlanError for a plan that what trains its target can't run, or would run as another plan."""
+    """PlanError for a plan that the framework which trains its target can't run."""
     if plan.target != "partita" and (reasons := beyond(plan)):
         raise PlanError(f"target {plan.target} can't train this plan: {'; '.join(reasons)}; target partita can")
-    zero = max(strategy.zero for stage in plan.stages for strategy in stage.strategies)
-    if plan.target != "deepspeed" and zero:
-        raise PlanError(
-            f"target {plan.target} can't train this plan: it has ZeRO stage {zero}, and all of the state is on every "
-            "copy there; target deepspeed can"
-        )
 
 
 def check_wishes(plan: Plan, comparing: bool, checkpoint: Path | None) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from partita.adapters.torch.execute import Call, Context, compiled, is_random, loss_arguments
+from partita.adapters.torch.offload import in_host_memory
 from partita.adapters.torch.put_off import PutOff
 from partita.adapters.torch.turns import units
 from partita.adapters.torch.wires import Group, ProcessGroup
@@ -332,7 +333,8 @@ class StageModule(nn.Module):
             if segment.recompute and torch.is_grad_enabled():
                 values.update(checkpoint(block, *arguments, True, use_reentrant=False, preserve_rng_state=False))
             else:
-                values.update(block(*arguments))
+                with in_host_memory() if segment.offload else nullcontext():
+                    values.update(block(*arguments))
         return {name: values[name] for name in code.piece.outputs}
 
     def constants(

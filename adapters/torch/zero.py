@@ -64,7 +64,7 @@ class Divided:
         return torch.cat(list(chunks))[: self.elements].view(self.shape)
 
     def together(self, mine: Tensor) -> Tensor:
-        """The whole tensor of which each copy has a chunk, to be looked at: it passes as a Python object. Collective."""
+        """The whole tensor of which each copy has a chunk, to look at: it passes as a Python object. Collective."""
         return self.joined(self.group.objects(mine))
 
     def added_up(self, gradient: Tensor) -> Tensor:
@@ -115,18 +115,19 @@ def gathered_again(wholes: Mapping[str, Tensor], divided: Mapping[str, Divided])
 
     ``wholes`` must live until the end, so that no other tensor has their memory.
     """
-    names = {whole.untyped_storage().data_ptr(): name for name, whole in wholes.items()}
+    # What is saved keeps these functions: they must not hold the tensors.
+    found = {whole.untyped_storage().data_ptr(): (divided[name], whole.dtype) for name, whole in wholes.items()}
 
     def pack(tensor: Tensor) -> Any:
-        name = names.get(tensor.untyped_storage().data_ptr())
-        if name is None or tensor.dtype != wholes[name].dtype:
+        one, dtype = found.get(tensor.untyped_storage().data_ptr(), (None, None))
+        if one is None or tensor.dtype != dtype:
             return tensor
-        return divided[name], tensor.shape, tensor.stride(), tensor.storage_offset()
+        return one, tensor.shape, tensor.stride(), tensor.storage_offset()
 
-    def unpack(found: Any) -> Tensor:
-        if isinstance(found, Tensor):
-            return found
-        one, shape, stride, offset = found
+    def unpack(packed: Any) -> Tensor:
+        if isinstance(packed, Tensor):
+            return packed
+        one, shape, stride, offset = packed
         return one.whole().as_strided(shape, stride, offset)
 
     with saved_tensors_hooks(pack, unpack):
@@ -180,8 +181,8 @@ def division_of(program: Program, groups: Groups, realises: bool) -> Division | 
             others = [other for at, other in over if at == device and other != members]
             if others or list(members) != sorted(members):
                 raise PlanError(
-                    f'zero={zero}: the stages {list(stages)} share "{name}", which device {device} would divide over the '
-                    f"devices {' and '.join(str(list(found)) for found in (members, *others))}; it takes the same "
+                    f'zero={zero}: the stages {list(stages)} share "{name}", which device {device} would divide over '
+                    f"the devices {' and '.join(str(list(found)) for found in (members, *others))}; it takes the same "
                     "devices in each, in ascending order. zero=0 and zero=1 work"
                 )
     return Division(program, groups)

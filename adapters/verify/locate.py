@@ -95,7 +95,7 @@ def first_op(graph: Graph, program: Program, found: Watch, wanted: Watch) -> Dif
         axes, at = inner_axes(program, seen.stage), program.coordinates(seen.device, seen.stage)
         for name, value in zip(seen.local.op.outputs, seen.values, strict=True):
             other = dense.get((_plain(name), seen.micro))
-            if name.endswith(".partial") or other is None:
+            if other is None:
                 continue
             part = part_of(graph, seen.local, _plain(name), value, other, axes, at)
             if part is None:
@@ -127,10 +127,10 @@ def _differs(seen: Seen, place: str, error: float) -> Difference:
 
 
 def _plain(name: str) -> str:
-    """The model's name of a value that a piece has under a name of its own."""
-    for ending in (".entered", ".piece", ".partial"):
-        name = name.removesuffix(ending)
-    return name
+    """The model's name of a value of which a piece has parts. What stands between ops (partial sums, results of some
+    of several collectives) keeps its own, which is none of the model's: the op that reads it shows what is wrong.
+    """
+    return name.removesuffix(".piece")
 
 
 def _largest(value: Tensor) -> float:

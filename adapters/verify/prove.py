@@ -111,20 +111,22 @@ class _Trial:
         )  # fmt: skip
 
     def _require_graph(self, alone: Program) -> None:
-        """ModelError unless the graph with nothing dropped computes what the module computes with nothing dropped."""
+        """ModelError unless the graph on one device computes what the module computes, with nothing dropped."""
         with Undropped():
             wanted = train(build(self.factory, self.seed), self.captured, self.steps[:1])
         errors = compare(alone, self._alone(alone, self._prepared(alone, drop=False), self.steps[:1]), wanted)
         if not errors.equal:
             raise ModelError(
-                f'the captured graph of "{self.captured.graph.name}" is not the model: with nothing dropped its loss '
-                f"is off by {errors.loss:.3g}, a gradient by {errors.largest('gradient'):.3g}"
+                f'the captured graph of "{self.captured.graph.name}" is not the model: on one device, with nothing '
+                f"dropped, its loss is off by {errors.loss:.3g}, a gradient by {errors.largest('gradient'):.3g}"
             )
 
     def _first(self, errors: Errors) -> Difference | None:
         """What differs first: an op in the forward pass of the first step, else a gradient or a parameter."""
         graph, first = self.captured.graph, self.steps[:1]
         alone = one_device(self.captured, self.samples)
+        if not self.drops:
+            self._require_graph(alone)
         wanted = Watch(alone, self._prepared(alone))
         self._alone(alone, wanted, first)
         found = Watch(self.program, self._prepared(self.program))

@@ -16,7 +16,7 @@ def stage_code(stage: Stage) -> StageCode:
     """A stage as transform takes it."""
     return StageCode(
         tuple(
-            BlockCode(block, strategy.cuts, strategy.recompute == "full")
+            BlockCode(block, strategy.cuts, strategy.recompute == "full", strategy.offload)
             for block, strategy in zip(stage.blocks, stage.strategies, strict=True)
         ),
         (*stage.inner, *(axis for axis in stage.other_axes if axis.kind == "turns")),

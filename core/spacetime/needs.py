@@ -73,46 +73,57 @@ def need(
     graph: Graph, op: Op, cut: ClassCut | None, flows: Mapping[str, str], tags: Tags, sizes: Mapping[str, int]
 ) -> Need:
     """What an op needs. ``flows`` are the axes along which something flows cut through the block, major first."""
-    inputs: list[dict[str, Spread]] = [{} for _ in op.inputs]
-    outputs: list[dict[str, Spread]] = [{} for _ in op.outputs]
-    reduced: set[str] = set()
-    own: tuple[str, ...] = ()
-    if cut is not None:
-        own = cut.axes
-        partial = bool(set(op.outputs) & set(cut.found.reductions))
-        inside = 1
-        for axis in own:
-            for name, state in zip((*op.inputs, *op.outputs), (*inputs, *outputs), strict=True):
-                if name in cut.found.dims:
-                    dim, parts = cut.found.dims[name]
-                    state[axis] = Part(dim, parts * inside)
-            inside *= sizes[axis]
-        if partial:
-            reduced.update(own)
-            for state in outputs:
-                state.update(dict.fromkeys(own, "partial"))
+    states, reduced = _of_class(op, cut, sizes)
+    own = cut.axes if cut is not None else ()
     around: list[str] = []
     rows: tuple[str, ...] = ()
     found = signature(graph, op) if flows else None
-    for flow in dict.fromkeys(flows.values()) if found else ():
+    for flow in dict.fromkeys(flows.values()) if found is not None else ():
+        assert found is not None
         axes = tuple(axis for axis, name in flows.items() if name == flow and axis not in own)
         label = _label(graph, op, found, tags[flow]) if axes else None
         if label is None or found.sizes[label[0]] // label[1] % prod(sizes[axis] for axis in axes):
             continue
         name, parts, partial = label
         cuts = [_spread(found, name, parts, axes, dims, sizes) for dims in (*found.inputs, *found.outputs)]
-        states = [{**state, **cut} for state, cut in zip((*inputs, *outputs), cuts, strict=True)]
-        if not all(nests(state, sizes) for state in states):
+        both: list[State] = [{**state, **added} for state, added in zip(states, cuts, strict=True)]
+        if not all(nests(state, sizes) for state in both):
+            # The class has the same dim: along this axis the op then works on the whole.
             continue
-        inputs, outputs = states[: len(inputs)], states[len(inputs) :]
+        states = both
         if partial:
-            reduced.update(axes)
-            outputs = [{**state, **dict.fromkeys(axes, "partial")} for state in outputs]  # type: ignore[dict-item]
+            reduced |= set(axes)
+            states[len(op.inputs) :] = [_partial(state, axes) for state in states[len(op.inputs) :]]
         elif name in found.placed and op.kind == "scaled_dot_product_attention":
             rows = axes
         around += axes
     axes = (*(axis for axis in sizes if axis in around), *own)
-    return Need(tuple(inputs), tuple(outputs), axes, frozenset(reduced), own, rows)
+    inputs, outputs = tuple(states[: len(op.inputs)]), tuple(states[len(op.inputs) :])
+    return Need(inputs, outputs, axes, frozenset(reduced), own, rows)
+
+
+def _of_class(op: Op, cut: ClassCut | None, sizes: Mapping[str, int]) -> tuple[list[State], set[str]]:
+    """The states of an op's inputs and outputs along the axes of its class, and those that it leaves partial."""
+    if cut is None:
+        return [{} for _ in (*op.inputs, *op.outputs)], set()
+    states: list[State] = []
+    for name in (*op.inputs, *op.outputs):
+        state: dict[str, Spread] = {}
+        if name in cut.found.dims:
+            dim, inside = cut.found.dims[name]
+            for axis in cut.axes:
+                state[axis] = Part(dim, inside)
+                inside *= sizes[axis]
+        states.append(state)
+    if set(op.outputs).isdisjoint(cut.found.reductions):
+        return states, set()
+    states[len(op.inputs) :] = [_partial(state, cut.axes) for state in states[len(op.inputs) :]]
+    return states, set(cut.axes)
+
+
+def _partial(state: State, axes: tuple[str, ...]) -> State:
+    added: State = dict.fromkeys(axes, "partial")
+    return {**state, **added}
 
 
 def _label(graph: Graph, op: Op, found: Signature, tags: Mapping[tuple[str, int], int]) -> tuple[str, int, bool] | None:
@@ -136,7 +147,8 @@ def _spread(
     """The cuts of one tensor where the label is cut along the axes, major first."""
     for position, dim in enumerate(dims):
         if label in dim.factors:
-            inside, result = parts_of(found, dim, label, parts), {}
+            inside = parts_of(found, dim, label, parts)
+            result: dict[str, Spread] = {}
             for axis in axes:
                 result[axis] = Part(position, inside)
                 inside *= sizes[axis]

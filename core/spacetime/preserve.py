@@ -40,8 +40,11 @@ def preserve(
     devices_of: Sequence[Sequence[int]],
     turns: Mapping[int, Sequence[Turn]],
 ) -> dict[int, tuple[Task, ...]]:
-    """Every device's queue for a step. PlanError when a stage reads what a later stage makes."""
+    """Every device's queue for a step. PlanError when a stage reads what a later stage makes, and where stages that
+    share a parameter have unlike copies."""
     meshes, queues = Meshes(places, devices_of), {}
+    for name, owner, copy in shared_parameters(version.graph, version.pieces):
+        _require_counterparts(name, owner, copy, meshes)
     for device in sorted(places):
         micro_batches = len({turn.micro for turn in turns[device]})
         tasks = _all_turns([version] * micro_batches, device, meshes, turns[device])
@@ -219,28 +222,34 @@ def in_order(queues: Mapping[int, tuple[Task, ...]]) -> dict[int, tuple[Task, ..
                     sent.setdefault((device, task.peer, back), []).append(key)
                 else:
                     taken.setdefault((task.peer, device, back), {})[key] = task
-    odd = {stream for stream, keys in sent.items() if stream in taken and list(taken[stream]) != keys}
-    return {device: _received_in_order(device, queue, odd, sent, taken) for device, queue in queues.items()}
+    odd = {
+        (target, source, back): [taken[source, target, back][key] for key in keys]
+        for (source, target, back), keys in sent.items()
+        if (stream := taken.get((source, target, back))) and list(stream) != keys and stream.keys() == set(keys)
+    }
+    receivers = {target for target, _, _ in odd}
+    return {
+        device: _received_in_order(device, queue, odd) if device in receivers else queue
+        for device, queue in queues.items()
+    }
 
 
 def _received_in_order(
-    device: int, queue: tuple[Task, ...], odd: set[tuple[int, int, bool]],
-    sent: Mapping[tuple[int, int, bool], list[str]], taken: Mapping[tuple[int, int, bool], Mapping[str, Task]],
-) -> tuple[Task, ...]:  # fmt: skip
-    if not any(target == device for _, target, _ in odd):
-        return queue
+    device: int, queue: tuple[Task, ...], odd: Mapping[tuple[int, int, bool], Sequence[Task]]
+) -> tuple[Task, ...]:
+    """The queue with the receives of these streams (receiver, sender, direction) in the order given."""
+    places = {stream: {task: place for place, task in enumerate(tasks)} for stream, tasks in odd.items()}
     found: list[Task] = []
-    gone: dict[tuple[int, int, bool], int] = {}
+    gone = dict.fromkeys(odd, 0)
     for task in queue:
-        stream = (task.peer, device, task.transfer.backwards) if task.kind == "receive" and task.transfer else None
-        if stream is None or stream not in odd:
-            found.append(task)
-            continue
-        keys = sent[stream]  # type: ignore[index]
-        place = keys.index(task.transfer.key(task.micro))  # type: ignore[union-attr]
-        first = gone.get(stream, 0)  # type: ignore[arg-type]
-        found += [taken[stream][key] for key in keys[first : place + 1]]  # type: ignore[index]
-        gone[stream] = max(first, place + 1)  # type: ignore[index]
+        if task.kind == "receive" and task.transfer is not None and task.peer is not None:
+            stream = (device, task.peer, task.transfer.backwards)
+            if stream in odd:
+                end = places[stream][task] + 1
+                found += odd[stream][gone[stream] : end]
+                gone[stream] = max(gone[stream], end)
+                continue
+        found.append(task)
     return tuple(found)
 
 
@@ -294,6 +303,24 @@ def _exchanged(edges: Sequence[Transfer], device: int, meshes: Meshes) -> list[T
             if edge.target == stage and (peer := counterpart(device, stage, edge.source, meshes)) is not None:
                 receives.append(Task("receive", stage, None, edge, peer=peer, writes=(edge.key(None),)))
     return sends + receives
+
+
+def _require_counterparts(name: str, owner: int, copy: int, meshes: Meshes) -> None:
+    """PlanError unless each device of the one stage has one in the other that stands at the same place in its copy."""
+    widths = [len(meshes.copy(stage, 0)) for stage in (owner, copy)]
+    if widths[0] != widths[1]:
+        raise PlanError(
+            f'parameter "{name}" is shared by the stages {owner} and {copy}, whose copies have {widths[0]} and '
+            f"{widths[1]} devices; as many in both work"
+        )
+    for device in meshes.devices_of[owner]:
+        if copy in meshes.stages(device):
+            places = [meshes.place(device, stage).tensor for stage in (owner, copy)]
+            if places[0] != places[1]:
+                raise PlanError(
+                    f'parameter "{name}" is shared by the stages {owner} and {copy}; device {device} is number '
+                    f"{places[0]} of a copy of the one and number {places[1]} of the other; the same in both works"
+                )
 
 
 def counterpart(device: int, stage: int, other: int, meshes: Meshes) -> int | None:

@@ -103,7 +103,8 @@ class Region:
 
 @dataclass(frozen=True)
 class Segment:
-    """The ops of one block inside a piece. With ``recompute`` only its inputs are kept for the backward pass.
+    """The ops of one block inside a piece. With ``recompute`` only its inputs are kept for the backward pass; with
+    ``offload`` what is kept is in the host's memory until then.
 
     ``inputs`` are the values that it reads from outside, ``outputs`` those that others read; parameters are neither.
     """
@@ -114,6 +115,7 @@ class Segment:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     regions: tuple[Region, ...] = ()
+    offload: bool = False
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,12 @@ That copies send their gradients and get new values is part of the queues' proof
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
 
-from partita.errors import PlanError
+from partita.errors import PlanError, listed
 from partita.graph import Graph
+from partita.plan import Axis
 from partita.spacetime.program import Program, Shard
 
 
@@ -32,9 +34,9 @@ def prove_places(program: Program) -> None:
             )
         if [axis.name for axis in program.axes(stage)] and prod(a.size for a in program.axes(stage)) != tp:
             raise PlanError(f"stage {stage} has {tp} devices a copy, which its axes {program.axes(stage)} don't give")
-    listed = {device for devices in program.devices_of for device in devices}
-    if listed != set(program.queues) or listed != set(program.places):
-        odd_devices = sorted(listed ^ set(program.queues)) or sorted(listed ^ set(program.places))
+    stated = {device for devices in program.devices_of for device in devices}
+    if stated != set(program.queues) or stated != set(program.places):
+        odd_devices = sorted(stated ^ set(program.queues)) or sorted(stated ^ set(program.places))
         raise PlanError(f"device {odd_devices[0]} must be in a stage and have a queue")
     for device, served in program.places.items():
         if len({place.data for place in served}) > 1:
@@ -71,10 +73,17 @@ def prove_parameters(graph: Graph, program: Program) -> None:
         widths = {stage: (program.axes(stage), program.devices_of[stage]) for stage in users[name]}
         if len({axes for axes, _ in widths.values()}) > 1:
             raise PlanError(
-                f'parameter "{name}" is read by the stages {users[name]}, whose copies have '
-                f"{[program.tp[s] for s in users[name]]} devices: each must have the same parts of it"
+                f'parameter "{name}" is read by the stages {users[name]}, whose copies are '
+                f"{listed(_mesh(axes) for axes, _ in widths.values())}: each must have the same parts of it, so that "
+                "one mesh for all of them works"
             )
         _together(program, name, users[name])
+        summed = {stage: program.pieces[stage].partial.get(name, ()) for stage in users[name]}
+        if len(set(summed.values())) > 1:
+            raise PlanError(
+                f'the gradient of parameter "{name}" is partial over other axes in each of its stages: {summed}; the '
+                "owner sums up what all of them made"
+            )
         if program.shared.get(name, ()) != wanted:
             raise PlanError(
                 f'parameter "{name}" is read by the stages {users[name]}, owner {stages[0]}; the program says '
@@ -82,9 +91,13 @@ def prove_parameters(graph: Graph, program: Program) -> None:
             )
 
 
+def _mesh(axes: Iterable[Axis]) -> str:
+    return " × ".join(f"{axis.name}={axis.size}" for axis in axes if axis.size > 1) or "one device"
+
+
 def _together(program: Program, name: str, stages: list[int]) -> None:
     """A device that serves several of the parameter's stages holds it once: it must stand at one place in them."""
-    for device in program.devices_of[stages[0]]:
+    for device in {device: None for stage in stages for device in program.devices_of[stage]}:
         at = {place.tensor for place in program.places[device] if place.stage in stages}
         if len(at) > 1:
             raise PlanError(f'device {device} would hold the parts {sorted(at)} of parameter "{name}" for its stages')

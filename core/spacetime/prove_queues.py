@@ -1,8 +1,9 @@
 """Every device's queue does its stage's part of a step: all of it, once, and each thing when what it needs is there.
 
 A device runs each micro-batch through each of its stages forward once and backward once, sends and receives what
-``prove_traffic`` says, reads nothing that isn't there, keeps nothing at the end. Then come the shared parameters: gradients of copies to their
-owners, the reduction over data-parallel copies, the update, new values to the copies, in this order.
+``prove_traffic`` says, reads nothing that isn't there, keeps nothing at the end. Then come the shared parameters:
+gradients of copies to their owners, the reduction over data-parallel copies, the update, new values to the copies, in
+this order.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ class _Queue:
                 self._fail(f"is of stage {task.stage}, the device of stage {', '.join(map(str, self.stages))}")
             if (task.kind in ("send", "receive")) != (task.transfer is not None):
                 self._fail("must have a transfer" if task.transfer is None else "must have none")
+            if task.gradients and task.kind != "backward":
+                self._fail(f"takes the {said(task.gradients[0])}, as backward turns alone do")
             self._in_order(task)
             if task.transfer is not None:
                 self._transfer(task)
@@ -87,6 +90,8 @@ class _Queue:
         if task.micro is None:
             if step == 0:
                 self._fail("is for no micro-batch")
+        elif step > 0 and task.transfer is None:
+            self._fail("is for one micro-batch; once in a step it is for all")
         elif not 0 <= task.micro < self.program.micro_batches:
             self._fail(f"is for none of the {self.program.micro_batches} micro-batches")
         key: object = (task.kind, task.stage)
@@ -121,10 +126,12 @@ class _Queue:
         micro, stage = task.micro, task.stage
         assert micro is not None
         piece, traffic = self.program.pieces[stage], self.traffic[stage]
+        order: tuple[str, ...] = ()
         backward, weight = (("backward", stage) in self.phases, ("weight", stage) in self.phases)
         if task.kind == "forward":
             sources = {edge.tensor: edge for edge in traffic.arriving}
-            needs = {self._name(sources[name], micro) for name in piece.inputs}
+            order = tuple(self._name(sources[name], micro) for name in piece.inputs)
+            needs = set(order)
             makes = {made(name, micro) for name in piece.outputs} | ({saved(stage, micro)} if backward else set())
         elif task.kind == "weight":
             needs, makes = {put_off_by(stage, micro)}, set()
@@ -133,6 +140,9 @@ class _Queue:
                 odd = set(task.gradients) ^ (traffic.back_in | traffic.back_out)
                 edge = min(odd, key=lambda edge: (edge.tensor, edge.source))
                 self._fail(f"the {said(edge)} is {'not needed' if edge in task.gradients else 'left out'}")
+            if len(set(task.gradients)) < len(task.gradients):
+                ((edge, count),) = Counter(task.gradients).most_common(1)
+                self._fail(f"the {said(edge)} is added {count} times")
             needs = {edge.key(micro) for edge in traffic.back_in} | {saved(stage, micro)}
             makes = {edge.key(micro) for edge in traffic.back_out} | ({put_off_by(stage, micro)} if weight else set())
         if absent := sorted(needs - self.there):
@@ -142,6 +152,8 @@ class _Queue:
                 self._fail(
                     f'"{odd_names[0]}" must be among what it {what}, and nothing else: it {what} {sorted(found)}'
                 )
+        if task.kind == "forward" and task.reads != order:
+            self._fail(f"reads {list(task.reads)}; its piece takes them in the order {list(order)}")
 
     def _name(self, edge: Transfer, micro: int) -> str:
         """Under what a value is there for the stage that reads it."""

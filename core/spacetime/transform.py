@@ -34,11 +34,13 @@ RANDOM = frozenset(
 
 @dataclass(frozen=True)
 class BlockCode:
-    """What transform needs to know of a block: its cuts along the inner axes, whether it is computed again."""
+    """What transform needs to know of a block: its cuts along the inner axes, whether it is computed again or
+    offloaded."""
 
     name: str
     cuts: tuple[Cut, ...]
     recompute: bool
+    offload: bool = False
 
 
 @dataclass(frozen=True)
@@ -200,7 +202,7 @@ def _segment(
         block.name, tuple(ops), block.recompute,
         inputs=tuple(name for name in read if name not in made and _role(graph, name) != "parameter"),
         outputs=tuple(name for local in ops for name in local.op.outputs if name in later),
-        regions=tuple(blocks[position].regions),
+        regions=tuple(blocks[position].regions), offload=block.offload,
     )  # fmt: skip
 
 
@@ -271,10 +273,10 @@ def _classes(graph: Graph, block: BlockCode, stage: StageCode, flows: Mapping[st
     """The classes to cut in the block, with their axes. PlanError for a name that it doesn't have, and for a class that
     its axes don't divide or can't cut."""
     wanted: dict[str, tuple[Axis, ...]] = {}
-    for cut in block.cuts:
-        axes = tuple(axis for axis in stage.axes if axis.name in cut.axes and axis.size > 1)
-        if cut.dim not in FLOWS and axes:
-            wanted[cut.dim] = (*wanted.get(cut.dim, ()), *axes)
+    for asked in block.cuts:
+        axes = tuple(axis for axis in stage.axes if axis.name in asked.axes and axis.size > 1)
+        if asked.dim not in FLOWS and axes:
+            wanted[asked.dim] = (*wanted.get(asked.dim, ()), *axes)
     if not wanted:
         return ()
     known = block_cuts(graph, block.name, gathered=graph.loss is None)

@@ -60,19 +60,27 @@ def optimizer_of(case: Case, parameters: list[nn.Parameter]) -> torch.optim.Opti
 def torch_engine(case: Case, plan: Plan, lowered: Lowered, weights: Weights, seen: dict[str, Tensor]) -> Built:
     """The plain engine on this machine's CPU, with Megatron's layers where the plan's target has them."""
     prepared = prepare(lowered, weights=weights, device=torch.device("cpu"), realise=realiser(lowered, plan.target))
-    stage, trained = prepared.stage, prepared.stage.trained
+    stage, updated = prepared.stage, prepared.stage.updated
     # A stage may be frozen as a whole; a torch optimizer must have something.
-    optimizer = optimizer_of(case, list(trained.values()) or [nn.Parameter(torch.zeros(0))])
+    optimizer = optimizer_of(case, list(updated.values()) or [nn.Parameter(torch.zeros(0))])
 
     def look(*_: object) -> None:
-        seen.update(_as_modelled(stage, {name: parameter.grad.clone() for name, parameter in trained.items()}))
+        found = {name: parameter.grad.clone() for name, parameter in updated.items()}
+        together = {n: divided.together(g) if (divided := stage.divided(n)) else g for n, g in found.items()}
+        seen.update(_as_modelled(stage, together))
 
     optimizer.register_step_pre_hook(look)
     engine = TorchEngine(prepared.stages, prepared.groups, {stage.piece.stage: optimizer}, case.clip_norm)
     return Built(
         engine, stage, prepared.groups, prepared.runtime, lambda batches: prepared.runtime.step(batches, engine),
-        lambda: _as_modelled(stage, {name: parameter.detach() for name, parameter in trained.items()}),
+        lambda: _as_modelled(stage, {name: whole_parameter(stage, name) for name in updated}),
     )  # fmt: skip
+
+
+def whole_parameter(stage: StageModule, name: str) -> Tensor:
+    """This rank's part of a parameter. Collective where copies have chunks of it."""
+    divided = stage.divided(name)
+    return divided.whole() if divided else stage.parameters_by_name[name].detach()
 
 
 def deepspeed_engine(case: Case, plan: Plan, lowered: Lowered, weights: Weights, seen: dict[str, Tensor]) -> Built:

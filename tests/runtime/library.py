@@ -17,7 +17,7 @@ from partita.adapters.torch.prepare import Lowered, Prepared, prepare
 from partita.adapters.torch.weights import StateDict, cut
 from partita.cluster import parse_cluster
 from partita.draft import drafted
-from partita.drafted import library
+from partita.drafted import plan_function
 from partita.plan import Plan
 from partita.plugins.capture_torch import Captured, capture_module
 from partita.problem import Problem
@@ -30,7 +30,7 @@ STEPS = 3
 
 @dataclass(frozen=True)
 class Row:
-    """A plan of the library with its numbers, the model and the devices it is for; ``copies`` are data-parallel."""
+    """A plan by its name or as file.py:name, with its numbers; ``copies`` are data-parallel."""
 
     plan: str
     devices: int
@@ -60,6 +60,8 @@ class Outcome:
     # Of the whole program: turns inside blocks, and the axes of space inside a copy that have more than one device.
     turns: int = 0
     axes: tuple[str, ...] = ()
+    # The blocks of each stage that are computed again.
+    recomputed: list[int] = field(default_factory=list)
 
 
 def evoformer() -> nn.Module:
@@ -108,7 +110,7 @@ def plan_of(row: Row) -> Plan:
         graph, parse_cluster("cpu", row.devices), row.copies * row.micro_batches * KINDS[row.model].samples,
         precision="fp64", target="partita",
     )  # fmt: skip
-    return drafted(library()[row.plan], row.plan, problem, {**row.numbers, "micro_batches": row.micro_batches})
+    return drafted(plan_function(row.plan), row.plan, problem, {**row.numbers, "micro_batches": row.micro_batches})
 
 
 def train(row: Row) -> Outcome:
@@ -128,6 +130,7 @@ def train(row: Row) -> Outcome:
         stages=tuple(stages), queue=runtime.queue, trained=list(dense),
         turns=sum(len(segment.regions) for piece in program.pieces for segment in piece.segments),
         axes=tuple(axis.name for axis in program.axes(0) if axis.size > 1),
+        recomputed=[sum(segment.recompute for segment in piece.segments) for piece in program.pieces],
     )  # fmt: skip
     for number, optimizer in engine.optimizers.items():
         optimizer.register_step_pre_hook(partial(_look, prepared, number, dense, outcome))

@@ -103,6 +103,14 @@ def partly_frozen(*parts: str) -> nn.Module:
     return model
 
 
+def mixture() -> nn.Module:
+    """Two layers of four experts, of which each token has two; attention is causal by its argument."""
+    from partita.recipes.mixture.model import MixtureOfExperts
+    from partita.recipes.mixture.sizes import Size
+
+    return MixtureOfExperts(Size(2, 16, 4, 4, 16, chosen=2, slack=1.25, vocabulary=VOCABULARY, context=SEQ))
+
+
 class Scale(nn.Module):
     """A scalar weight times its input."""
 
@@ -265,6 +273,10 @@ def tokens(samples: int, generator: torch.Generator, padded: bool, seq: int = SE
     return {"input_ids": ids, "labels": labels, "attention_mask": mask}
 
 
+def unmasked(samples: int, generator: torch.Generator, padded: bool) -> Batch:
+    return {name: value for name, value in tokens(samples, generator, padded).items() if name != "attention_mask"}
+
+
 def ones(samples: int, generator: torch.Generator, padded: bool) -> Batch:
     return {"x": torch.ones(samples)}
 
@@ -303,6 +315,7 @@ MODELS = {
     "gpt2 frozen middle": Model(lambda: partly_frozen("h.1", "h.2")),
     "llama": Model(llama),
     "t5": Model(t5),
+    "mixture": Model(mixture, unmasked),
     "llama of width 8": Model(lambda: llama(hidden=8, heads=2, kv_heads=2), partial(tokens, seq=4)),
     "skip": Model(Skip, ones, 1),
     "tied scalar": Model(TiedScalar, ones, 1),

@@ -2,58 +2,75 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from partita.plan import Axis, Cut
+from partita.spacetime.program import LocalOp, Program
 from tests.ranks.pool import Pool
 from tests.runtime.engines import Case
 from tests.runtime.parity import assert_equal
-from tests.runtime.programs import Layout
+from tests.runtime.programs import program
 from tests.runtime.training import train
+from tests.spacetime.layouts import LAYOUTS
+from tests.spacetime.programs import with_ops
+from tests.verify.models import model, verified
 
-CLASSES = tuple(Cut(name, ("tensor",)) for name in ("heads", "hidden", "vocabulary"))
-CONTEXT, EXPERT = Axis("context", 2, "space"), Axis("expert", 2, "space")
-ALONG_CONTEXT = Cut("sequence", ("context",))
-
-
-def shards(k: int, *before: str) -> tuple[Cut, ...]:
-    """Attention and the layers after it in turns, inside what the axes before cut."""
-    return tuple(Cut(name, (*before, "shard")) for name in ("heads", "hidden"))
-
-
-def turns(k: int) -> Axis:
-    return Axis("shard", k, "turns")
-
-
-LAYOUTS = {
-    "sequence": Layout(tp=2, cuts=(*CLASSES, Cut("sequence", ("tensor",)))),
-    "context": Layout(cuts=(ALONG_CONTEXT,), other_axes=(CONTEXT,)),
-    "context and tensor": Layout(tp=2, cuts=(*CLASSES, ALONG_CONTEXT), other_axes=(CONTEXT,)),
-    "context and sequence": Layout(
-        tp=2, cuts=(*CLASSES, Cut("sequence", ("context", "tensor"))), other_axes=(CONTEXT,)
-    ),
-    "samples": Layout(cuts=(Cut("batch", ("expert",)),), other_axes=(EXPERT,)),
-    "samples and context": Layout(cuts=(Cut("batch", ("expert",)), ALONG_CONTEXT), other_axes=(EXPERT, CONTEXT)),
-    "co-shard 2": Layout(cuts=shards(2), other_axes=(turns(2),)),
-    "co-shard 4": Layout(cuts=shards(4), other_axes=(turns(4),)),
-    "co-shard inside tensor": Layout(
-        tp=2, cuts=(*shards(2, "tensor"), Cut("vocabulary", ("tensor",))), other_axes=(turns(2),)
-    ),
-    "co-shard and context": Layout(cuts=(*shards(2), ALONG_CONTEXT), other_axes=(CONTEXT, turns(2))),
-    "co-shard, recomputed": Layout(cuts=shards(2), other_axes=(turns(2),), recompute=True),
-    "context in stages": Layout(pp=2, cuts=(ALONG_CONTEXT,), other_axes=(CONTEXT,)),
-    "sequence in stages": Layout(pp=2, tp=2, cuts=(*CLASSES, Cut("sequence", ("tensor",)))),
-    "context in copies": Layout(dp=2, cuts=(ALONG_CONTEXT,), other_axes=(CONTEXT,)),
-}
-# The heads of Llama's keys and values are 2.
-UNFIT = {("llama", "co-shard 4"), ("llama", "co-shard inside tensor")}
-FAST = {"gpt2 sequence", "llama context", "gpt2 co-shard 2"}
+MODELS = ("gpt2", "llama", "t5", "mixture", "vit", "swin", "gpt2 dropout")
+# The heads of Llama's keys and values are 2, and so are those of Swin's first layers; T5's are read by all layers.
+HEADS_OF_2 = ("co-shard by 4", "co-shard inside tensor", "co-shard and sequence")
+UNFIT = {(name, layout) for name in ("llama", "swin") for layout in HEADS_OF_2}
+# On virtual devices.
+FAST = {
+    ("gpt2", "sequence"), ("llama", "context"), ("mixture", "experts"), ("gpt2", "co-shard inside tensor"),
+    ("t5", "context and sequence"), ("swin", "co-shard"),
+}  # fmt: skip
+# On processes.
+REAL = {
+    ("gpt2", "sequence"), ("llama", "context"), ("mixture", "experts"), ("gpt2", "co-shard inside tensor"),
+    ("llama", "context in stages"), ("gpt2", "co-shard by 4"), ("gpt2", "context and sequence"),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
-@pytest.mark.parametrize("model", ["gpt2", "llama", "t5"])
-def test_training_is_that_of_one_device(pool: Pool, model: str, name: str) -> None:
-    if (model, name) in UNFIT:
-        pytest.skip("doesn't divide its heads")
-    case = Case(model, LAYOUTS[name], dtype="float64", padded=model != "t5")
+def slow(case: tuple[str, str], fast: set[tuple[str, str]]) -> object:
+    return pytest.param(*case, marks=() if case in fast else pytest.mark.slow, id=" ".join(case))
+
+
+TABLE = [
+    (name, layout)
+    for name in MODELS
+    for layout in LAYOUTS
+    if (name, layout) not in UNFIT and ("experts" not in layout or name == "mixture")
+]
+
+
+@pytest.mark.parametrize(("name", "layout"), [slow(case, FAST) for case in TABLE])
+def test_virtual_devices_train_like_one(name: str, layout: str) -> None:
+    verdict = verified(name, LAYOUTS[layout])
+    assert verdict.equal, verdict.difference
+
+
+@pytest.mark.parametrize(("name", "layout"), [slow(case, {("gpt2", "sequence")}) for case in sorted(REAL)])
+def test_processes_train_like_one(pool: Pool, name: str, layout: str) -> None:
+    case = Case(name, LAYOUTS[layout], dtype="float64", padded=name != "mixture")
     assert_equal(case, pool.run(train, case.layout.devices, case))
+
+
+def test_rows_that_see_too_much_are_found() -> None:
+    """Of causal attention the second device's rows begin in the middle: it matters that they do."""
+    found = program(model("mixture").captured.graph, LAYOUTS["context"])
+    queries = [o for piece in found.pieces for segment in piece.segments for o in segment.ops if o.form == "queries"]
+    assert [o.op.attributes["rows"] for o in queries] == [[["context", 2]]] * 2
+    verdict = model("mixture").verify(_with_rows(found, []))
+    assert not verdict.equal
+    assert verdict.difference is not None
+    assert verdict.difference.op == queries[0].op.name
+
+
+def _with_rows(found: Program, rows: list[list[object]]) -> Program:
+    def change(local: LocalOp) -> list[LocalOp]:
+        if local.form != "queries":
+            return [local]
+        return [replace(local, op=replace(local.op, attributes=local.op.attributes | {"rows": rows}))]
+
+    return with_ops(found, change)

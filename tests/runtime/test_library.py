@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -29,12 +30,26 @@ ROWS = {
 # Besides one stage a device, nothing but forward and backward turns, and no axis but data and tensor.
 STAGES = {"interleaved": 2, "interlaced": 3, "3f1b": 3}
 AXES = {"sequence-parallel": ("tensor",), "context-parallel": ("context",), "expert-parallel": ("expert",)}
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "my_plan.py"
 FAST = {"interleaved", "co-shard", "expert-parallel"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in ROWS])
 def test_training_is_that_of_one_device(pool: Pool, name: str) -> None:
     row = ROWS[name]
+    outcomes = _equal_to_one_device(pool, row)
+    _is_the_plan_it_says(row, outcomes)
+
+
+@pytest.mark.slow
+def test_a_plan_of_ones_own(pool: Pool) -> None:
+    """The example of the documentation."""
+    outcomes = _equal_to_one_device(pool, Row(f"{EXAMPLE}:light_start", 2, numbers={"first": 1}))
+    assert [outcome.stages for outcome in outcomes] == [(0,), (1,)]
+    assert outcomes[0].recomputed == [2, 0]
+
+
+def _equal_to_one_device(pool: Pool, row: Row) -> list[Outcome]:
     outcomes: list[Outcome] = pool.run(train, row.devices, row)
     for outcome in outcomes:
         assert len(outcome.losses) == STEPS
@@ -46,7 +61,7 @@ def test_training_is_that_of_one_device(pool: Pool, name: str) -> None:
         for found in (outcome.gradients, outcome.weights):
             assert {key: error for key, error in found.items() if not error <= 1e-10} == {}
     _nothing_is_missing(outcomes)
-    _is_the_plan_it_says(row, outcomes)
+    return outcomes
 
 
 def _nothing_is_missing(outcomes: list[Outcome]) -> None:

@@ -19,7 +19,7 @@ from partita.errors import InputError
 from partita.plugins.capture_torch import Captured, capture_module
 from partita.spacetime.lower import lower
 from partita.spacetime.program import Task
-from tests.runtime.engines import ENGINES, TARGETS, Case, optimizer_of
+from tests.runtime.engines import ENGINES, TARGETS, Case, optimizer_of, whole_parameter
 from tests.runtime.models import MODELS, Batch
 from tests.runtime.programs import plan
 
@@ -130,7 +130,7 @@ def train(case: Case) -> Outcome:
         optimizer.step()
         optimizer.zero_grad()
         for name, states in outcome.shared.items():
-            held = part.stage.parameters_by_name[name].detach()
+            held = whole_parameter(part.stage, name)
             states.append(held.flatten().view(torch.uint8).numpy().tobytes())
     for name, weight in part.dense(part.weights()).items():
         outcome.weights[name] = float((weight - dense[name].detach()).abs().max())

@@ -1,4 +1,4 @@
-"""The code of stages that are cut along several axes: which collectives stand where; and any change to it is refused."""
+"""The code of stages that are cut along several axes: which collectives stand where; any change to it is refused."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from partita.plan import Axis, Cut
 from partita.plugins.capture_torch import capture_module
 from partita.recipes.mixture.model import MixtureOfExperts, example
 from partita.recipes.mixture.sizes import SIZES
-from partita.spacetime.prove_code import prove_code
 from partita.spacetime.program import COLLECTIVES, Form, LocalOp, Piece, Program, Region
+from partita.spacetime.prove_code import prove_code
 from tests.runtime.programs import Layout, program
 from tests.spacetime.layouts import LAYOUTS, SAMPLES, in_turns
 from tests.spacetime.programs import configured, with_ops, with_pieces
@@ -28,7 +28,7 @@ from tests.spacetime.programs import configured, with_ops, with_pieces
 def graph(name: str) -> Graph:
     """Models of one layer: GPT-2 by its configuration, and a causal mixture of experts, exported."""
     if name == "gpt2":
-        return configured("gpt2-tiny", tie_word_embeddings=True, n_layer=1, vocab_size=128)
+        return configured("gpt2-tiny", tie_word_embeddings=True, num_hidden_layers=1, vocab_size=128)
     size = replace(SIZES["mixture-tiny"], layers=1, width=8, expert_width=8, vocabulary=16, context=8)
     return capture_module(lambda: MixtureOfExperts(size), example(8)(2), name=name, dtype=torch.float64).graph
 
@@ -87,6 +87,7 @@ def test_turns_see_their_slice_of_a_device() -> None:
 CASES = [("gpt2", name) for name in LAYOUTS if "experts" not in name] + [
     ("mixture", name) for name in ("experts", "co-shard and context", "samples and context", "sequence")
 ]
+IDS = [" ".join(case) for case in CASES]
 # Different words for the same: a linear layer without a bias.
 SAME = ({"column", "local"}, {"product", "local"})
 
@@ -100,7 +101,7 @@ def refused(name: str, found: Program) -> bool:
     return False
 
 
-@pytest.mark.parametrize(("name", "layout"), CASES, ids=" ".join)
+@pytest.mark.parametrize(("name", "layout"), CASES, ids=IDS)
 def test_any_op_left_out_or_of_another_form(name: str, layout: str) -> None:
     found = lowered(name, layout)
     assert not refused(name, found)
@@ -120,28 +121,22 @@ def test_any_op_left_out_or_of_another_form(name: str, layout: str) -> None:
 def other_words(local: LocalOp) -> Iterator[LocalOp]:
     """The op with any number of its collective changed, or over another axis."""
     attributes = local.op.attributes
-    places = [(attributes, ())] + [(attributes[key], (key,)) for key in ("source", "target") if key in attributes]
-    for at, path in places:
-        for key in ("dim", "parts", "of", "size"):
-            # Where the pieces come from is said by what they are.
-            if (
-                key not in at
-                or (key == "of" and local.form in ("gather", "gather_entered"))
-                or path == ("source",)
-                and key == "of"
-            ):
-                continue
-            for value in (at[key] + 1, at[key] * 2):
+    for path in [key for key in ("source", "target") if key in attributes] or [""]:
+        at = attributes[path] if path else attributes
+        # What pieces there were is known: "of" says only what they become.
+        made = local.form in ("scatter", "slice") or path == "target"
+        for key in ("dim", "parts", "size", *(("of",) if made else ())):
+            for value in {at[key] + 1, at[key] * 2} - {at[key]} if key in at else ():
                 changed = {**at, key: value}
-                new = {**attributes, path[0]: changed} if path else changed
-                if value != at[key]:
-                    yield replace(local, op=replace(local.op, attributes=new))
+                yield replace(
+                    local, op=replace(local.op, attributes={**attributes, path: changed} if path else changed)
+                )
     for axis in ("context", "tensor", "expert", "shard"):
         if (axis,) != local.axes:
             yield replace(local, axes=(axis,))
 
 
-@pytest.mark.parametrize(("name", "layout"), CASES, ids=" ".join)
+@pytest.mark.parametrize(("name", "layout"), CASES, ids=IDS)
 def test_any_collective_with_other_numbers(name: str, layout: str) -> None:
     found = lowered(name, layout)
     accepted = [
@@ -154,7 +149,7 @@ def test_any_collective_with_other_numbers(name: str, layout: str) -> None:
     assert accepted == []
 
 
-@pytest.mark.parametrize(("name", "layout"), CASES, ids=" ".join)
+@pytest.mark.parametrize(("name", "layout"), CASES, ids=IDS)
 def test_any_gradient_summed_over_other_axes(name: str, layout: str) -> None:
     found = lowered(name, layout)
     accepted = []
@@ -204,7 +199,8 @@ def _with_region(index: int, other: Region | None) -> Callable[[Piece], Piece]:
     [
         (Layout(cuts=(Cut("sequence", ("context",)),), other_axes=(Axis("context", 3, "space"),)),
          ["no sequence", "context=3", "8"]),
-        (Layout(cuts=(Cut("sequence", ("shard",)),), other_axes=(Axis("shard", 2, "turns"),)), ["sequence", "in turns"]),
+        (Layout(cuts=(Cut("sequence", ("shard",)),), other_axes=(Axis("shard", 2, "turns"),)),
+         ["sequence", "in turns"]),
         (Layout(cuts=(Cut("vocabulary", ("shard",)),), other_axes=(Axis("shard", 2, "turns"),)),
          ["vocabulary", "in turns", "add up"]),
         (Layout(cuts=in_turns(), other_axes=(Axis("shard", 3, "turns"),)), ["shard=3", "heads=4", "1, 2 and 4"]),

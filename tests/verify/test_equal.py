@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from partita.plan import Axis, Cut
 from tests.runtime.programs import Layout
 from tests.verify.models import model, verified
 
@@ -16,9 +17,21 @@ LAYOUTS = {
     "pp2 recompute": Layout(pp=2, recompute=True),
     "pp3 gpipe": Layout(pp=3, micro_batches=3, schedule="gpipe"),
 }
+# Along axes of their own: shards in turns on one device, the sequence on two.
+OTHERS = {
+    "co-shard": Layout(
+        pp=2, other_axes=(Axis("shard", 2, "turns"),), cuts=(Cut("heads", ("shard",)), Cut("hidden", ("shard",)))
+    ),
+    "co-shard tp2": Layout(
+        tp=2, other_axes=(Axis("shard", 2, "turns"),),
+        cuts=(Cut("heads", ("tensor", "shard")), Cut("hidden", ("tensor", "shard"))),
+    ),
+    "context 2": Layout(other_axes=(Axis("context", 2, "space"),), cuts=(Cut("sequence", ("context",)),)),
+}  # fmt: skip
 FAST = {("gpt2", "pp2 tp2"), ("llama", "dp2"), ("t5", "pp2"), ("gpt2 dropout", "tp2")}
-# The captured Swin has windows that tensor parallelism can't cut.
-MODELS = ("gpt2", "llama", "t5", "vit", "bert", "gpt2 dropout", "gpt2 frozen middle")
+MODELS = ("gpt2", "llama", "t5", "vit", "swin", "gpt2 dropout", "gpt2 frozen middle")
+# Two devices can't share the three heads of the ViT.
+UNFIT = {("vit", "tp2"), ("vit", "pp2 tp2")}
 
 
 @pytest.mark.parametrize(
@@ -26,17 +39,19 @@ MODELS = ("gpt2", "llama", "t5", "vit", "bert", "gpt2 dropout", "gpt2 frozen mid
     [
         pytest.param(name, layout, id=f"{name} {layout}", marks=() if (name, layout) in FAST else pytest.mark.slow)
         for name in MODELS
-        for layout in LAYOUTS
+        for layout in {**LAYOUTS, **(OTHERS if name.startswith("gpt2 d") else {})}
+        if (name, layout) not in UNFIT
     ],
 )
 def test_a_plan_by_hand_is_equal(name: str, layout: str) -> None:
-    verdict = verified(name, LAYOUTS[layout])
+    laid_out = (LAYOUTS | OTHERS)[layout]
+    verdict = verified(name, laid_out)
     assert verdict.equal, str(verdict.difference)
     assert verdict.errors.missing == ()
     assert verdict.errors.loss < 1e-13
     assert verdict.errors.largest("gradient") < 1e-12
     assert verdict.errors.largest("parameter") < 1e-10
-    assert (verdict.steps, verdict.devices) == (3, LAYOUTS[layout].devices)
+    assert (verdict.steps, verdict.devices) == (3, laid_out.devices)
     assert verdict.model_layers == verdict.plan_layers == len(model(name).captured.graph.blocks)
     # It did learn: three different losses.
     assert len(set(verdict.losses)) == 3

@@ -6,10 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from torch import Tensor
 
-from partita.errors import PlanError
+from partita.adapters.verify.prove import verify_program
+from partita.errors import ModelError, PlanError
 from partita.spacetime.program import LocalOp, Program
 from partita.spacetime.prove import prove
+from tests.runtime.models import Skip
 from tests.runtime.programs import Layout
 from tests.runtime.programs import program as by_hand
 from tests.spacetime.programs import with_ops, with_pieces, with_tasks
@@ -120,6 +123,20 @@ def test_what_only_values_can_show_is_accepted_by_proofs() -> None:
     graph = model("gpt2").captured.graph
     with pytest.raises(PlanError):
         prove(graph, missing_sum(by_hand(graph, Layout(tp=2)))[0])
+
+
+class Doubled(Skip):
+    """Another model than the one that was captured."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+def test_a_graph_that_is_not_the_model_is_said_to_be_so() -> None:
+    found = model("skip")
+    program = by_hand(found.captured.graph, Layout(pp=2))
+    with pytest.raises(ModelError, match='the captured graph of "skip" is not the model: on one device, '):
+        verify_program(found.captured, program, Doubled, found.example)
 
 
 def test_the_first_difference_says_device_and_slice() -> None:

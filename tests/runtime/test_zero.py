@@ -1,0 +1,321 @@
+"""ZeRO 1, 2, 3 in the plain runtime: one device's training, and no more of the state on each copy than its share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from partita.adapters.torch.engine import TorchEngine, optimizers
+from partita.adapters.torch.groups import Groups
+from partita.adapters.torch.prepare import Lowered, make_stages
+from partita.adapters.torch.runtime import Runtime
+from partita.adapters.torch.save import save_dense
+from partita.adapters.torch.stage import StageModule
+from partita.adapters.torch.weights import Initialised
+from partita.adapters.verify.devices import Cast
+from partita.adapters.verify.one_device import adam
+from partita.adapters.verify.queues import run_queues
+from partita.cluster import parse_cluster
+from partita.draft import drafted
+from partita.drafted import library
+from partita.errors import PlanError
+from partita.plan import Order, Plan
+from partita.planner.candidates import candidates
+from partita.problem import TARGETS, Problem
+from partita.schedules import Turn
+from partita.spacetime.communication import begins_with
+from partita.spacetime.lower import lower
+from partita.spacetime.program import Program, Task
+from tests.ranks.pool import Pool
+from tests.runtime.engines import Case
+from tests.runtime.models import MODELS
+from tests.runtime.parity import assert_equal
+from tests.runtime.programs import Layout, plan, program
+from tests.runtime.test_memory import Storages
+from tests.runtime.training import Part, train
+from tests.verify.models import Model, model
+
+LAYOUTS = {
+    "dp2": Layout(dp=2),
+    # Chunks of three: most parameters need padding.
+    "dp3": Layout(dp=3, micro_batches=1),
+    "dp2 recompute": Layout(dp=2, recompute=True, micro_batches=3),
+    "dp2 tp2": Layout(dp=2, tp=2),
+    "pp2 dp2": Layout(pp=2, dp=2, micro_batches=3),
+    "pp2 dp2 recompute": Layout(pp=2, dp=2, recompute=True),
+    "pp2 dp2 tp2": Layout(pp=2, dp=2, tp=2),
+}
+# GPT-2's and T5's embeddings are tied: with stages the last one has a copy.
+MODELS_HERE = ("gpt2", "t5", "llama", "gpt2 frozen start", "gpt2 frozen middle", "gpt2 dropout")
+FAST = {("gpt2", "dp3", 1), ("gpt2", "pp2 dp2", 2), ("t5", "pp2 dp2 recompute", 3), ("gpt2 frozen middle", "dp2", 3)}
+# Plans of the library on four devices, with two data-parallel copies.
+LIBRARY: dict[str, dict[str, int]] = {
+    "interleaved": {"pp": 2}, "zero-bubble": {"pp": 2}, "interlaced": {"pp": 2}, "co-shard": {"pp": 2},
+    "sequence-parallel": {"tp": 2}, "context-parallel": {"cp": 2},
+}  # fmt: skip
+
+
+def assert_one_device(found: Model, divided: Program) -> None:
+    run_queues(divided)
+    verdict = found.verify(divided)
+    assert verdict.equal, str(verdict.difference)
+    assert verdict.errors.missing == ()
+    assert verdict.errors.loss < 1e-13
+    assert verdict.errors.largest("gradient") < 1e-11
+    assert verdict.errors.largest("parameter") < 1e-10
+    assert len(set(verdict.losses)) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "zero"),
+    [
+        pytest.param(name, layout, zero, marks=() if (name, layout, zero) in FAST else pytest.mark.slow)
+        for name in MODELS_HERE
+        for layout in LAYOUTS
+        for zero in (1, 2, 3)
+    ],
+)
+def test_training_is_that_of_one_device(name: str, layout: str, zero: int) -> None:
+    found = model(name)
+    assert_one_device(found, program(found.captured.graph, replace(LAYOUTS[layout], zero=zero)))
+
+
+def of_library(found: Model, name: str, zero: int) -> Plan:
+    graph = found.captured.graph
+    problem = Problem(graph, parse_cluster("cpu", 4), 8 * graph.samples, precision="fp64", target="partita")
+    return with_zero(drafted(library()[name], name, problem, {**LIBRARY[name], "micro_batches": 4}), zero)
+
+
+def with_zero(given: Plan, zero: int) -> Plan:
+    return replace(
+        given,
+        stages=tuple(
+            replace(stage, strategies=tuple(replace(one, zero=zero) for one in stage.strategies))
+            for stage in given.stages
+        ),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("zero", [1, 2, 3])
+@pytest.mark.parametrize("name", LIBRARY)
+def test_every_schedule_and_axis_goes_with_it(name: str, zero: int) -> None:
+    found = model("gpt2")
+    divided = lower(found.captured.graph, of_library(found, name, zero))
+    assert max(divided.dp) == 2
+    assert_one_device(found, divided)
+
+
+@dataclass(frozen=True)
+class State:
+    """Elements on a device. At rest: parameters, what the optimizer updates, its moments, the elements of chunks that
+    are there; ``gradients``: the most between two tasks before the reduction, of the stage's own parameters. ``kept``:
+    bytes that a forward turn has made and left."""
+
+    local: list[int]
+    parameters: int
+    updated: int
+    moments: int
+    gradients: int
+    kept: int
+
+
+def states(found: Model, divided: Program) -> dict[int, State]:
+    """What every virtual device has, after two steps."""
+    cast, device = Cast(divided), torch.device("cpu")
+
+    def part(number: int, groups: Groups) -> State:
+        captured = found.captured
+        stages = make_stages(Lowered(captured, divided), groups, Initialised(captured.skeleton, 0), 0, device)
+        (stage,) = stages.values()
+        most, kept, copy = 0, 0, divided.places[number][0].data
+        reduced = False
+
+        def look(task: Task) -> None:
+            nonlocal most, reduced
+            reduced = reduced or task.kind == "reduce"
+            if not reduced:
+                most = max(most, sum(_gradients(stage, name) for name in stage.trained))
+
+        runtime = Runtime(divided, stages, groups, device=device, observe=look)
+        engine = TorchEngine(stages, groups, optimizers(stages, adam))
+        forward = engine.forward
+
+        def counted(*given: Any) -> dict[str, Tensor]:
+            nonlocal kept
+            with Storages() as storages:
+                outputs = forward(*given)
+                own = {parameter.untyped_storage().data_ptr() for parameter in stage.parameters()}
+                made = [found for pointer, found in storages.made.items() if pointer not in own]
+                kept = sum(size for reference, size in made if not reference.expired())
+            return outputs
+
+        engine.forward = counted  # type: ignore[method-assign]
+        for step in range(2):
+            reduced = False
+            batch = found.example(divided.samples * divided.micro_batches * (copy + 1))
+            own = {name: value[-divided.samples * divided.micro_batches :] for name, value in batch.items()}
+            split = [value.split(divided.samples) for value in own.values()]
+            runtime.step((dict(zip(own, values, strict=True)) for values in zip(*split, strict=True)), engine)
+            assert engine.optimizers[0].state, step
+        (optimizer,) = engine.optimizers.values()
+        moments = [value for of in optimizer.state.values() for key, value in of.items() if key.startswith("exp_avg")]
+        shapes = [p.shape if (one := stage.divided(n)) is None else one.shape for n, p in stage.trained.items()]
+        return State(
+            [shape.numel() for shape in shapes],
+            sum(p.untyped_storage().nbytes() // 8 for p in stage.parameters_by_name.values()),
+            sum(p.numel() for p in stage.updated.values()), sum(value.numel() for value in moments), most, kept,
+        )  # fmt: skip
+
+    return cast.play(part)
+
+
+def _gradients(stage: StageModule, name: str) -> int:
+    """Elements of a parameter's gradient and of its chunk's, whichever are there."""
+    held = {id(p): p for p in (stage.parameters_by_name[name], stage.updated[name])}
+    return sum(p.grad.numel() for p in held.values() if p.grad is not None)
+
+
+@pytest.mark.parametrize(
+    "layout", [Layout(dp=2), Layout(dp=3), pytest.param(Layout(dp=2, tp=2), marks=pytest.mark.slow)]
+)
+def test_each_copy_has_its_share(layout: Layout) -> None:
+    found = model("gpt2")
+    by_zero = {zero: states(found, program(found.captured.graph, replace(layout, zero=zero))) for zero in (0, 1, 2, 3)}
+    for device, whole in by_zero[0].items():
+        all_, share = sum(whole.local), sum(-(-n // layout.dp) for n in whole.local)
+        assert share < all_ / layout.dp * 1.05
+        assert (whole.parameters, whole.updated, whole.moments, whole.gradients) == (all_, all_, 2 * all_, all_)
+        one, two, three = (by_zero[zero][device] for zero in (1, 2, 3))
+        assert one.local == two.local == three.local == whole.local
+        assert {(state.updated, state.moments) for state in (one, two, three)} == {(share, 2 * share)}
+        assert (one.gradients, two.gradients, three.gradients) == (all_, share, share)
+        # Whole ones are laid out with their padding.
+        padded = share * layout.dp
+        assert (one.parameters, two.parameters, three.parameters) == (padded, padded, share)
+        # What a forward turn leaves are activations: none of the parameters that it has gathered.
+        assert one.kept == two.kept == three.kept == whole.kept
+
+
+def test_weight_turns_are_left_their_gradients() -> None:
+    """Zero bubble: linear layers' gradients come in weight turns, where the copies add them up."""
+    found = model("gpt2")
+    divided = lower(found.captured.graph, of_library(found, "zero-bubble", 2))
+    cast, device = Cast(divided), torch.device("cpu")
+
+    def part(number: int, groups: Groups) -> list[tuple[str, bool]]:
+        captured = found.captured
+        stages = make_stages(Lowered(captured, divided), groups, Initialised(captured.skeleton, 0), 0, device)
+        (stage,) = stages.values()
+        weight = next(leaf for name, leaf in stage.updated.items() if name.endswith("c_fc.weight"))
+        there: list[tuple[str, bool]] = []
+
+        def look(task: Task) -> None:
+            there.append((task.kind, weight.grad is not None))
+
+        runtime = Runtime(divided, stages, groups, device=device, observe=look)
+        micro = [found.example(divided.samples)] * divided.micro_batches
+        runtime.step(iter(micro), TorchEngine(stages, groups, optimizers(stages, adam)))
+        return there
+
+    for there in cast.play(part).values():
+        first = next(place for place, (kind, _) in enumerate(there) if kind == "weight")
+        assert not any(had for _, had in there[: first + 1])
+        assert there[first + 1][1]
+        assert "backward" in {kind for kind, _ in there[:first]}
+
+
+@pytest.mark.parametrize(
+    ("zero", "meets"),
+    [
+        (0, {"reduce"}), (1, {"reduce", "update"}), (2, {"reduce", "update", "backward", "weight"}),
+        (3, {"reduce", "forward", "backward", "weight"}),
+    ],
+)  # fmt: skip
+def test_copies_meet_where_they_have_collectives(zero: int, meets: set[str]) -> None:
+    divided = program(model("gpt2").captured.graph, Layout(dp=2, zero=zero))
+    kinds = ("forward", "backward", "weight", "reduce", "update")
+    assert {kind for kind in kinds if begins_with(divided, 0, 0, kind) == (0, 1)} == meets
+
+
+def overlapping(zero: int) -> Plan:
+    """Three stages whose first and last share the embedding; device 0 serves both, with another device in each."""
+    graph = model("gpt2").captured.graph
+    given = plan(graph, Layout(pp=3, dp=2, zero=zero, micro_batches=1))
+    devices = ((0, 1), (3, 2), (0, 2))
+    turns = {
+        device: [Turn(s, "forward", 0) for s in at] + [Turn(s, "backward", 0) for s in reversed(at)]
+        for device in range(4)
+        if (at := [stage for stage in range(3) if device in devices[stage]])
+    }
+    stages = tuple(replace(stage, devices=on) for stage, on in zip(given.stages, devices, strict=True))
+    return replace(given, stages=stages, order=Order("turns", 3, 1, turns=turns))
+
+
+def test_a_parameter_that_a_device_would_divide_twice_is_refused() -> None:
+    found = model("gpt2")
+    assert_one_device(found, lower(found.captured.graph, overlapping(1)))
+    for zero in (2, 3):
+        with pytest.raises(PlanError) as caught:
+            found.verify(lower(found.captured.graph, overlapping(zero)))
+        assert str(caught.value) == (
+            f'zero={zero}: the stages [0, 2] share "model.transformer.wte.weight", which device 0 would divide over '
+            "the devices [0, 1] and [0, 2]; it takes the same devices in each, in ascending order. zero=0 and zero=1 "
+            "work"
+        )
+
+
+def test_the_planner_offers_it() -> None:
+    found = {(c.pp, c.zero) for c in candidates(4, 6, 16, (1, 2), TARGETS["partita"], {}) if c.dp == 2}
+    assert found == {(pp, zero) for pp in (1, 2) for zero in (0, 1, 2, 3)}
+
+
+RANKS = {
+    "gpt2 dp2 zero1": Case("gpt2", Layout(dp=2, zero=1), dtype="float64"),
+    "gpt2 dp2 tp2 zero2 clipped": Case("gpt2", Layout(dp=2, tp=2, zero=2), dtype="float64", clip_norm=0.25),
+    "gpt2 pp2 dp2 zero3": Case("gpt2", Layout(pp=2, dp=2, zero=3), dtype="float64"),
+    "gpt2 pp2 dp2 zero1 clipped": Case("gpt2", Layout(pp=2, dp=2, zero=1), dtype="float64", clip_norm=0.25),
+    "gpt2 pp2 dp2 zero3 clipped": Case("gpt2", Layout(pp=2, dp=2, zero=3), dtype="float64", clip_norm=0.25),
+    "gpt2 frozen start pp2 dp2 zero2 clipped": Case(
+        "gpt2 frozen start", Layout(pp=2, dp=2, zero=2), dtype="float64", clip_norm=0.25
+    ),
+    "t5 pp2 dp2 zero3 recompute": Case("t5", Layout(pp=2, dp=2, zero=3, recompute=True)),
+    "gpt2 dp3 zero3": Case("gpt2", Layout(dp=3, zero=3, micro_batches=3)),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n == "gpt2 pp2 dp2 zero3" else pytest.mark.slow) for n in RANKS]
+)
+def test_on_ranks_training_is_that_of_one_device(pool: Pool, name: str) -> None:
+    case = RANKS[name]
+    outcomes = pool.run(train, case.layout.devices, case)
+    if case.clip_norm:
+        assert outcomes[0].dense_norm > 2 * case.clip_norm
+    assert_equal(case, outcomes)
+
+
+def weights(case: Case) -> dict[str, Tensor]:
+    torch.manual_seed(5)
+    return MODELS[case.model].build().state_dict()
+
+
+def save(case: Case, folder: str) -> None:
+    save_dense(Part(case, weights(case)).runtime, folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_what_is_saved_is_the_dense_model(pool: Pool, tmp_path: Path, zero: int) -> None:
+    case = Case("gpt2", Layout(pp=2, dp=2, zero=zero))
+    pool.run(save, 4, case, str(tmp_path))
+    saved = {name: value for file in tmp_path.glob("*.safetensors") for name, value in load_file(file).items()}
+    dense = weights(case)
+    assert saved.keys() == dict(MODELS[case.model].build().named_parameters()).keys()
+    assert [name for name, value in saved.items() if not torch.equal(value, dense[name])] == []

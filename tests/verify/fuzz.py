@@ -1,0 +1,180 @@
+"""Random plans by a seed: any cut into stages, any devices, cuts along any axis, any order of turns that can be.
+
+What a plan draws: how many devices, data-parallel copies and micro-batches; where the model is cut into stages; for
+each stage its devices, in any order, some of which may serve others too, and their mesh; for each block what is cut
+along which axis; what is computed again; the turns, as one order of all of them in which each comes after what it
+needs. Such a plan must either be refused in words, or compute what one device computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from torch import nn
+
+from partita.adapters.transformers.module import module_of_config
+from partita.adapters.verify.batch import Example, wide
+from partita.adapters.verify.exact import Exact
+from partita.adapters.verify.planned import module_of
+from partita.cluster import parse_cluster
+from partita.draft import Draft, divide_state, drafted, op_assign, op_order, op_trans, recompute
+from partita.graph import Graph
+from partita.plan import Axis, Plan
+from partita.plugins.capture_torch import Captured, capture_module
+from partita.problem import Problem
+from partita.schedules import Turn
+from tests.runtime.models import MODELS, tokens
+
+CONFIGS = Path(__file__).parent.parent / "data" / "configs"
+NAMES = ("gpt2", "gpt2 dropout", "t5", "llama", "swin", "mixture", "alphafold2")
+RECIPES = {"mixture": ("mixture-tiny", 8), "alphafold2": ("alphafold2-tiny", None)}
+
+
+@dataclass(frozen=True)
+class Case:
+    """The numbers that are drawn before the plan: ``samples`` are those of one turn of one copy."""
+
+    seed: int
+    model: str
+    copies: int
+    width: int
+    micro_batches: int
+    samples: int
+
+
+def case(seed: int, names: Sequence[str] = NAMES) -> Case:
+    """The case of a seed: a model of ``names``, at most 6 devices, at most 4 micro-batches."""
+    draw = Random(seed)
+    copies = draw.choice((1, 1, 1, 2, 2, 3))
+    width = draw.randint(1, 6 // copies)
+    return Case(seed, draw.choice(names), copies, width, draw.randint(1, 4), draw.choice((1, 2)))
+
+
+@cache
+def module(name: str) -> tuple[Callable[[], nn.Module], Example]:
+    """How to build a model, and its arguments for so many samples."""
+    if name in RECIPES:
+        return module_of(*RECIPES[name])
+    if name == "swin":
+        return module_of_config(CONFIGS / "swin-odd.json", None)
+
+    def example(samples: int) -> Mapping[str, Any]:
+        return tokens(samples, torch.Generator().manual_seed(0), False, seq=8)
+
+    return MODELS[name].build, example
+
+
+@cache
+def captured(name: str, samples: int) -> Captured:
+    """A model in float64 at so many samples."""
+    build, example = module(name)
+    with Exact():
+        return capture_module(build, wide(example)(samples), name=name, dtype=torch.float64)
+
+
+def plan(case: Case) -> Plan:
+    """The plan of a case. PlanError where what it draws can't be said at all."""
+    graph = captured(case.model, case.samples).graph
+    batch = case.samples * case.copies * case.micro_batches
+    cluster = parse_cluster("cpu", case.copies * case.width)
+    problem = Problem(graph, cluster, batch, precision="fp64", target="partita")
+    draw = Random(f"plan {case.seed}")
+    return drafted(lambda draft: _draw(draft, case, draw), f"random {case.seed}", problem, {})
+
+
+def _draw(draft: Draft, case: Case, draw: Random) -> None:
+    bounds = sorted(draw.sample(range(1, len(draft.blocks)), min(len(draft.blocks) - 1, draw.randint(0, 5))))
+    for blocks in (draft.blocks[a:b] for a, b in zip([0, *bounds], [*bounds, len(draft.blocks)], strict=True)):
+        _stage(draft, blocks, case, draw)
+    op_trans(draft, draft.blocks, "batch", Axis("micro", case.micro_batches, "turns"))
+    again = draw.choice((0, 0, 0.5, 1))
+    recompute(draft, [block for block in draft.blocks if draw.random() < again])
+    divide_state(draft, draft.blocks, draw.choice((0, 0, 0, 0, 1, 2, 3)))
+    op_order(draft, turns=_turns(draft, case, draw))
+
+
+def _stage(draft: Draft, blocks: Sequence[str], case: Case, draw: Random) -> None:
+    """A stage on some of each copy's devices; what of its blocks is cut along which axis of its mesh."""
+    # Few dims are divided by 3 and 5.
+    width = draw.choice([w for w in (*(1, 2, 4) * 4, 3, 5, 6) if w <= case.width])
+    seats = draw.sample(range(case.width), width)
+    devices = [copy * case.width + seat for copy in range(case.copies) for seat in seats]
+    tensor = draw.choice([d for d in range(1, width + 1) if width % d == 0])
+    other = "expert" if case.samples % (width // tensor) == 0 and draw.random() < 0.5 else "context"
+    op_assign(draft, blocks, devices, data=case.copies, **{other: width // tensor}, tensor=tensor)
+    some = draw.choice((1.0, 1.0, 0.5))
+    shards = Axis("shard", draw.choice((2, 2, 2, 2, 3, 4)), "turns")
+    turns, sequence = draw.random() < 0.25, draw.random() < 0.3
+    for block in blocks:
+        if draw.random() >= some:
+            continue
+        classes = draft.classes(block)
+        if width > tensor and other == "context":
+            op_trans(draft, [block], "sequence", "context")
+        if width > tensor and other == "expert":
+            op_trans(draft, [block], "batch", "expert")
+            if "experts" in classes:
+                op_trans(draft, [block], "experts", "expert")
+        if tensor > 1 and sequence:
+            op_trans(draft, [block], "sequence", "tensor")
+        for dim in classes:
+            # A parameter that two blocks share must be cut in both.
+            if tensor > 1 and draw.random() < (0.1 if dim == "vocabulary" else 0.8):
+                op_trans(draft, [block], dim, "tensor")
+            if turns and dim in ("heads", "hidden") and draw.random() < 0.8:
+                op_trans(draft, [block], dim, shards)
+
+
+def _turns(draft: Draft, case: Case, draw: Random) -> dict[int, list[Turn]]:
+    """One order of all turns in which each comes after what it needs, and of it each device's own."""
+    stages = draft.stages
+    reads, trained = _reads(draft.graph, [stage.blocks for stage in stages])
+    after: dict[Turn, set[Turn]] = {}
+    for m in range(case.micro_batches):
+        for s in range(len(stages)):
+            after[Turn(s, "forward", m)] = {Turn(source, "forward", m) for source in reads[s]}
+            if s in trained:
+                back = {Turn(reader, "backward", m) for reader in trained if s in reads[reader]}
+                after[Turn(s, "backward", m)] = {Turn(s, "forward", m), *back}
+    for s in trained:
+        if draw.random() < 0.3:
+            after |= {Turn(s, "weight", m): {Turn(s, "backward", m)} for m in range(case.micro_batches)}
+    # What is preferred: nothing; backwards, as 1F1B; the oldest micro-batch; forwards, as GPipe.
+    taste = draw.choice(
+        (
+            lambda turn: 0,
+            lambda turn: turn.phase != "backward",
+            lambda turn: turn.micro,
+            lambda turn: turn.phase != "forward",
+        )
+    )
+    order: list[Turn] = []
+    done: set[Turn] = set()
+    while len(order) < len(after):
+        ready = [turn for turn, needs in after.items() if turn not in done and needs <= done]
+        order.append(min(ready, key=lambda turn: (taste(turn), draw.random())))
+        done.add(order[-1])
+    used = sorted({device for stage in stages for device in stage.devices})
+    return {device: [turn for turn in order if device in stages[turn.stage].devices] for device in used}
+
+
+def _reads(graph: Graph, stages: Sequence[Sequence[str]]) -> tuple[list[set[int]], set[int]]:
+    """The stages that each stage reads from, and the stages through which a gradient flows."""
+    stage_of = {block: index for index, blocks in enumerate(stages) for block in blocks}
+    maker = {name: stage_of[op.block] for op in graph.ops for name in op.outputs}
+    reads: list[set[int]] = [set() for _ in stages]
+    trained = {maker[graph.loss.tensor]} if graph.loss else set()
+    for op in graph.ops:
+        here = stage_of[op.block]
+        for name in op.inputs:
+            if name in maker and maker[name] != here:
+                reads[here].add(maker[name])
+                if graph.tensor[name].gradient:
+                    trained.add(maker[name])
+    return reads, trained
