@@ -2,9 +2,9 @@
 
 A GPT-2 is trained for a step on one rank of a process group: without recomputation, with it (one shard), and with heads
 and hidden units in 2, 4 and 8 shards that are computed one after another. Every storage that an operator makes is
-followed until it is freed; parameters were made before. Twice: with attention that keeps a matrix of tokens × tokens for
-each head, which shards divide, and with torch's fused kernel, which keeps none. Inputs, norms, residuals and gradients
-are not divided, so that the peak falls by somewhat less than the number of shards.
+followed until it is freed; parameters were made before. Twice: with attention that keeps a matrix of tokens × tokens
+for each head, which shards divide, and with torch's fused kernel, which keeps none. Inputs, norms, residuals and
+gradients are not divided, so that the peak falls by somewhat less than the number of shards.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import torch
 import torch.distributed as dist
 from machine import machine
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from partita.adapters.torch.engine import TorchEngine, optimizers

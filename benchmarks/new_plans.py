@@ -2,11 +2,12 @@
 
 Old: every dp × tp × pp with 1F1B. New: the library's plan on every mesh with its own numbers. Both with one or two
 samples a micro-batch, with and without recomputation of all blocks, ZeRO 0, 1 or 2 over dp; of each the fastest that
-fits, so that both are set up as well as they can be. One set of assumptions:
+fits. Stages of 1F1B are cut so that the slowest is as fast as memory lets it be; the old grid also into stages of equal
+work, as systems did that had no model of memory. One set of assumptions:
 
     devices      V100 32 GB of which 2 GB are reserved; large products reach 69 of 125 TFLOP/s (the paper's best)
     links        NVLink 75 GB/s in a node of 8, InfiniBand 12.5 GB/s from each device to another node
-    state        Adam in mixed precision, 16 bytes a parameter
+    state        Adam in mixed precision, 16 bytes a parameter, and no buffers (the table of memory assumes more)
     attention    not fused, as on V100 then; for GPT-3 also fused, which keeps no scores
 
 mBART is taken as a decoder alone (48 layers of width 6,144, 1,024 tokens, 500,000 words) on 32 devices.
@@ -17,9 +18,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import pairwise, product
+from math import inf
 from typing import Any
 
+import numpy as np
 from machine import machine
 
 from partita.cluster import Cluster, Link, parse_cluster
@@ -36,7 +39,7 @@ from partita.plugins.library.pipeline import staged
 from partita.plugins.library.three_f_one_b import three_f_one_b
 from partita.problem import Problem
 from partita.recipes.swin.sizes import config as swin
-from partita.simulate.costs import Costs, costs
+from partita.simulate.costs import costs
 from partita.simulate.engine import execute
 from partita.simulate.fabric import Fabric
 from partita.simulate.result import Simulation
@@ -48,6 +51,8 @@ REACHED = 69 / 125
 
 
 SIZES = (1, 2, 4, 8, 16, 32)
+# How a plan's stages are cut; None where none fit.
+Cutting = Callable[[Stages], Plan | None]
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,7 @@ class Workload:
     new: PlanFunction
     numbers: Mapping[str, tuple[int, ...]]
     paper: str
+    why: str
     grid: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: {"tp": SIZES, "pp": SIZES})
 
 
@@ -104,24 +110,28 @@ WORKLOADS = (
     *(
         Workload(
             f"GPT-3 6.7B, {seq:,} tokens, {attention}", lambda seq=seq: gpt(seq, 32, 4096, 32), 8, 32, attention,
-            "co-shard", co_shard, {"tp": (1, 2, 4), "pp": (1, 2, 4, 8), "shards": (4, 8)}, paper,
+            "co-shard", co_shard, {"tp": (1, 2, 4), "pp": (1, 2, 4, 8), "shards": (4, 8)}, "",
+            "the grid's tensor parallelism stays inside a node, where its collectives take a few percent",
         )
-        for attention, seq, paper in (("unfused", 8192, ""), ("unfused", 12288, ""), ("fused", 12288, ""))
+        for attention, seq in (("unfused", 8192), ("unfused", 12288), ("fused", 12288))
     ),
     Workload(
         "Swin 27B", lambda: capture_config(swin("swin-56l"), samples=1, dtype="float16"), 32, 32, "unfused", "co-shard",
         co_shard, {"tp": (4, 8), "pp": (1, 2, 4, 8), "shards": (4, 8), "blocks": (4,)}, "up to 3.5×",
+        "stages of equal work fit only where layers are cut over two nodes, as the paper's do; with shards, or stages "
+        "cut by memory, one node is enough",
     ),
     Workload(
         "mBART 25B", lambda: gpt(1024, 48, 6144, 64, 500_000), 32, 64, "unfused", "interlaced", interlaced,
-        {"pp": (8, 16, 32)}, "about 1.6× in a prototype",
+        {"pp": (8, 16, 32)}, "about 1.6× (a prototype)",
+        "the grid's tensor parallelism divides the words too; interlaced stages have layers undivided, so that their "
+        "pipelines are longer",
     ),
-    *(
-        Workload(
-            name, lambda name=name: alphafold(name), 4, 16, "unfused", "3F1B", three_f_one_b, {"pp": (4,)},
-            "1.4–1.7× (a prototype)", {"tp": (1,), "pp": (1,)},
-        )
-        for name in ("alphafold2-48-256-128",)
+    Workload(
+        "AlphaFold2 48/256/128, 128 × 256", lambda: alphafold("alphafold2-48-256-128"), 4, 16, "unfused", "3F1B",
+        three_f_one_b, {"pp": (4,)}, "1.4–1.7× (a prototype), and 3.52 s a sample on one device",
+        "a sample fits on a device, so that copies alone have no pipeline to fill; the paper compares with dynamic "
+        "axial parallelism, which the grid doesn't have", {"tp": (1,), "pp": (1,)},
     ),
 )  # fmt: skip
 
@@ -158,13 +168,7 @@ def simulated(
 ) -> tuple[float, float, str]:
     """Seconds of a step, bytes of the fullest device, and what the mean device does."""
     priced = costs(graph, plan, cluster, groups, workload.attention)
-    try:
-        program = queues(graph, plan)
-    except PlanError as error:
-        if plan.order.generator != "3f1b":
-            raise
-        seconds, peak = by_formula(plan, priced)
-        return seconds, peak, f"by the schedule's formula, for the plan isn't lowered: {error}"
+    program = queues(graph, plan)
     step = Simulation(program, priced, execute(program, priced.seconds, priced.size_bytes, Fabric(cluster)))
     uses = list(step.use.values())
     parts = (
@@ -174,23 +178,6 @@ def simulated(
     )  # fmt: skip
     told = " + ".join(f"{name} {seconds / len(uses):.2f}" for name, seconds in parts)
     return step.step_seconds, max(peak.total for peak in step.peaks.values()), told
-
-
-def by_formula(plan: Plan, priced: Costs) -> tuple[float, float]:
-    """3F1B's m·(P·F + B) + (p − 1)(F + B), with the slowest stage's F and B; the fullest device's bytes."""
-    passes, m = plan.order.arguments["passes"], plan.order.micro_batches
-    p = len(plan.stages) // passes
-    last = range(len(plan.stages) - p, len(plan.stages))
-    forward = max(priced.seconds[stage, "forward"] for stage in range(len(plan.stages)))
-    backward = max(priced.seconds[stage, "backward"] for stage in last)
-    end = max(priced.seconds[s, "reduce"] + priced.seconds[s, "update"] for s in range(len(plan.stages)))
-    most = 0
-    for lane in range(p):
-        mine = [priced.memory[stage] for stage in range(lane, len(plan.stages), p)]
-        state = sum(one.parameters + one.gradients + one.optimizer for one in mine) + mine[0].framework
-        held = mine[-1].activations * min(m, p - lane) + max(one.activations for one in mine[:-1])
-        most = max(most, state + held + mine[-1].temporary)
-    return m * (passes * forward + backward) + (p - 1) * (forward + backward) + end, most
 
 
 def numbers(of: Mapping[str, tuple[int, ...]], workload: Workload) -> Iterator[dict[str, int]]:
@@ -206,7 +193,9 @@ def numbers(of: Mapping[str, tuple[int, ...]], workload: Workload) -> Iterator[d
                 yield {**given, "micro_batches": workload.batch // dp // micro, "full": full, "zero": zero}
 
 
-def best(workload: Workload, graph: Graph, groups: Alike, function: PlanFunction, of: Any) -> tuple[Found | None, int]:
+def best(
+    workload: Workload, graph: Graph, groups: Alike, function: PlanFunction, of: Any, choose: Cutting
+) -> tuple[Found | None, int]:  # fmt: skip
     """The fastest plan that fits, and how many were simulated: the likeliest first, while any might be faster."""
     cluster = machines(workload.devices)
     problem = Problem(graph, cluster, workload.batch, precision="fp16", target="partita")
@@ -215,11 +204,12 @@ def best(workload: Workload, graph: Graph, groups: Alike, function: PlanFunction
     for given in numbers(of, workload):
         try:
             plan = drafted(function, "", problem, given)
-            seconds, size = bounds(Stages(graph, plan, cluster, groups, workload.attention, made))
+            plan = choose(Stages(graph, plan, cluster, groups, workload.attention, made))
         except PlanError:
             continue
-        if size <= cluster.device.memory_bytes:
-            listed.append((seconds, len(listed), given, plan))
+        if plan is not None:
+            stages = Stages(graph, plan, cluster, groups, workload.attention, made)
+            listed.append((least_seconds(stages), len(listed), given, plan))
     found, tried = None, 0
     for seconds, _, given, plan in sorted(listed):
         if found and seconds >= found.seconds:
@@ -235,29 +225,84 @@ def best(workload: Workload, graph: Graph, groups: Alike, function: PlanFunction
     return found, tried
 
 
-def bounds(stages: Stages) -> tuple[float, float]:
-    """About the least seconds: the busiest device's turns and the pipeline's way; the least bytes of a device at a time."""
+def as_drafted(stages: Stages) -> Plan | None:
+    """The plan with the library's stages, of equal work; None where one of them doesn't fit."""
+    plan, limit = stages.plan, stages.cluster.device.memory_bytes
+    for index in range(len(plan.stages)):
+        one = stages.memory(index)
+        flight = min(plan.order.micro_batches, len(plan.stages) - index) if plan.order.generator == "1f1b" else 1
+        if one.total + (flight - 1) * one.activations > limit:
+            return None
+    return plan
+
+
+def recut(stages: Stages) -> Plan | None:
+    """The plan with the stages whose slowest is fastest among those that fit; None where none fit.
+
+    Only 1F1B's are cut anew: what is on several devices, or several times on one, stays as the library has it.
+    """
+    plan, limit = stages.plan, stages.cluster.device.memory_bytes
+    if plan.order.generator != "1f1b":
+        return plan
+    first, last = plan.stages[0], plan.stages[-1]
+    pairs = [(b, s) for stage in plan.stages for b, s in zip(stage.blocks, stage.strategies, strict=True)]
+    # Each block as a stage by itself; the last on the last stage's devices, for it may have copies of parameters.
+    single = [
+        replace(last if at == len(pairs) - 1 else first, blocks=(b,), strategies=(s,))
+        for at, (b, s) in enumerate(pairs)
+    ]
+    alone = Stages(
+        stages.graph, replace(plan, stages=tuple(single)), stages.cluster, stages.groups, stages.attention, stages.made
+    )
+    memory = [alone.memory(index) for index in range(len(single))]
+    state = np.array([one.parameters + one.gradients + one.optimizer for one in memory])
+    held, temporary = np.array([one.activations for one in memory]), np.array([one.temporary for one in memory])
+    turns = [alone.turns(stage) for stage in single]
+    seconds = np.array([turn.forward + turn.backward for turn in turns])
+    count = len(plan.stages)
+
+    def slowest(stage: int, i: int, j: int) -> float:
+        flight = min(plan.order.micro_batches, count - stage)
+        need = state[i:j].sum() + held[i:j].sum() * flight + temporary[i:j].max() + memory[0].framework
+        return float(seconds[i:j].sum()) if need <= limit else inf
+
+    spans = least(len(pairs), count, slowest)
+    if spans is None:
+        return None
+    cut = [
+        replace(stage, blocks=tuple(b for b, _ in pairs[i:j]), strategies=tuple(s for _, s in pairs[i:j]))
+        for stage, (i, j) in zip(plan.stages, spans, strict=True)
+    ]
+    return replace(plan, stages=tuple(cut))
+
+
+def least(blocks: int, stages: int, cost: Callable[[int, int, int], float]) -> list[tuple[int, int]] | None:
+    """The stages (first block, end) whose largest cost is least; None where it is infinite."""
+    best: dict[int, tuple[float, tuple[int, ...]]] = {0: (0.0, (0,))}
+    for s in range(stages):
+        found: dict[int, tuple[float, tuple[int, ...]]] = {}
+        for i, (largest, bounds) in best.items():
+            for j in range(i + 1, blocks - (stages - s - 1) + 1) if s < stages - 1 else (blocks,):
+                value = max(largest, cost(s, i, j))
+                if value < found.get(j, (inf, ()))[0]:
+                    found[j] = (value, (*bounds, j))
+        best = found
+    return list(pairwise(best[blocks][1])) if blocks in best else None
+
+
+def least_seconds(stages: Stages) -> float:
+    """About the least that a step can take: the busiest device's turns, and of 1F1B one way through the pipeline."""
     plan, count = stages.plan, stages.plan.order.micro_batches
     turns = [stages.turns(stage) for stage in plan.stages]
-    memory = [stages.memory(index) for index in range(len(plan.stages))]
-    through = sum(turn.forward + turn.backward for turn in turns)
-    seconds = size = 0.0
+    seconds = 0.0
     for devices in {stage.devices for stage in plan.stages}:
         own = [i for i, stage in enumerate(plan.stages) if set(devices) <= set(stage.devices)]
         busy = sum(turns[i].forward + turns[i].backward for i in own)
-        ending = sum(sum(stages.ending(plan.stages[i])) for i in own)
-        seconds = max(
-            seconds, (count - 1) * busy + max(busy, through if plan.order.generator == "1f1b" else 0) + ending
-        )
-        held = [
-            memory[i].activations * (min(count, len(plan.stages) - i) if plan.order.generator == "1f1b" else 1)
-            for i in own
-        ]
-        state = sum(memory[i].parameters + memory[i].gradients + memory[i].optimizer for i in own)
-        size = max(
-            size, state + memory[0].framework + max(h + memory[i].temporary for h, i in zip(held, own, strict=True))
-        )
-    return seconds, size
+        seconds = max(seconds, count * busy + sum(sum(stages.ending(plan.stages[i])) for i in own))
+    if plan.order.generator == "1f1b":
+        slowest = max(turn.forward + turn.backward for turn in turns)
+        seconds = max(seconds, (count - 1) * slowest + sum(turn.forward + turn.backward for turn in turns))
+    return seconds
 
 
 def main() -> None:
@@ -268,21 +313,28 @@ def main() -> None:
         graph = workload.graph()
         groups = alike(graph)
         print(f"{workload.name}, {workload.devices} devices, batch {workload.batch}")
-        rows = [("old grid", old, workload.grid), (workload.plan, new(workload.new), workload.numbers)]
+        rows: list[tuple[str, PlanFunction, Any, Cutting]] = [
+            ("old, equal work", old, workload.grid, as_drafted), ("old", old, workload.grid, recut),
+            (workload.plan, new(workload.new), workload.numbers, recut),
+        ]  # fmt: skip
         results = []
-        for name, function, of in rows:
-            found, tried = best(workload, graph, groups, function, of)
+        for name, function, of, choose in rows:
+            found, tried = best(workload, graph, groups, function, of, choose)
             results.append(found)
             if found is None:
-                print(f"    {name:10} nothing fits ({tried} simulated)", flush=True)
+                print(f"    {name:15} nothing fits ({tried} simulated)", flush=True)
                 continue
             print(
-                f"    {name:10} {found.seconds:8.2f} s ({found.told}); {found.gib:.1f} GiB; {found.words} "
+                f"    {name:15} {found.seconds:8.2f} s ({found.told}); {found.gib:.1f} GiB; {found.words} "
                 f"({tried} simulated)", flush=True,
             )  # fmt: skip
-        first, second = results
-        gain = f"{first.seconds / second.seconds:.2f}× the old grid's speed" if first and second else "no comparison"
-        print(f"    {gain}" + (f"; the paper: {workload.paper}" if workload.paper else ""), flush=True)
+        *before, after = results
+        gains = [f"{found.seconds / after.seconds:.2f}×" if found and after else "-" for found in before]
+        paper = f"; the paper: {workload.paper}" if workload.paper else ""
+        print(
+            f"    {gains[1]} the old grid's speed, {gains[0]} with stages of equal work{paper}: {workload.why}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

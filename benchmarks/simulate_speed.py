@@ -1,4 +1,5 @@
-"""Seconds of simulating a step by the tasks of its program: gpt3-6.7b on 32 devices, then gpt3-175b on up to 1,024.
+"""Seconds of simulating a step by the tasks of its program: gpt3-6.7b on 32 devices, by plans of the library and by the
+number of micro-batches, then gpt3-175b on up to 1,024.
 
 Lowering is timed apart, and so are costs (the planner's, asked again) and the memory of all devices. Seconds are those
 of this process on the processor, so that other work on the machine doesn't count. They should grow with the tasks:
@@ -11,27 +12,32 @@ import resource
 import time
 from collections.abc import Mapping
 
+from lowering import PLANS
 from machine import machine
 
-from partita.cli.options import problem
-from partita.hooks import plugins
+from partita.cluster import parse_cluster
+from partita.draft import drafted
+from partita.drafted import library
+from partita.plugins.capture_huggingface import capture_config
+from partita.problem import Problem
+from partita.recipes.gpt3.sizes import config
 from partita.simulate.costs import costs
 from partita.simulate.engine import execute
 from partita.simulate.fabric import Fabric
 from partita.simulate.result import Simulation
 from partita.simulate.run import queues
 
-SMALL, SMALL_CLUSTER, SMALL_MESH = "gpt3-6.7b", "4x8xa100-80gb", {"pp": 8, "tp": 2, "dp": 2}
-LARGE, LARGE_MESH = "gpt3-175b", {"pp": 16, "tp": 8}
-HEAD = ("model", "devices", "micro", "tasks", "lowering", "costs", "queues", "memory", "µs a task", "peak GiB")
+SMALL, SMALL_CLUSTER, SMALL_COPIES = "gpt3-6.7b", "4x8xa100-80gb", 2
+LARGE, LARGE_MESH, LARGE_NODES = "gpt3-175b", {"pp": 16, "tp": 8}, 16
+HEAD = ("model", "plan", "devices", "micro", "tasks", "lowering", "costs", "queues", "memory", "µs a task", "peak GiB")
+WIDTHS = (9, 17, 7, 5, 9, 8, 8, 8, 8, 9, 8)
 
 
-def row(model: str, cluster: str, mesh: Mapping[str, int], micro_batches: int) -> None:
-    """One line of the table."""
-    held = {**mesh, "micro_batch": 1, "micro_batches": micro_batches}
-    fix = [f"{name}={value}" for name, value in held.items()]
-    stated = problem(model, cluster, None, mesh["dp"] * micro_batches, None, "bf16", "adam", None, "deepspeed", fix)
-    plan = plugins().hook.partita_planner(problem=stated)
+def row(model: str, cluster: str, copies: int, name: str, numbers: Mapping[str, int], micro_batches: int) -> None:
+    """One line of the table; a micro-batch of each copy is one sample."""
+    graph = capture_config(config(model), samples=1, seq=2048, dtype="bfloat16", name=model)
+    stated = Problem(graph, parse_cluster(cluster), copies * micro_batches, target="partita")
+    plan = drafted(library()[name], name, stated, {**numbers, "micro_batches": micro_batches})
     times = [time.process_time()]
     program = queues(stated.graph, plan)
     times.append(time.process_time())
@@ -46,7 +52,7 @@ def row(model: str, cluster: str, mesh: Mapping[str, int], micro_batches: int) -
     took = [after - before for before, after in zip(times[:-1], times[1:], strict=True)]
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(
-        f"{model:10}  {stated.cluster.devices:7,}  {micro_batches:5,}  {tasks:9,}  "
+        f"{model:>9}  {name:>17}  {stated.cluster.devices:7,}  {micro_batches:5,}  {tasks:9,}  "
         + "  ".join(f"{seconds:8.3f}" for seconds in took)
         + f"  {took[2] / tasks * 1e6:9.1f}  {memory:8.2f}",
         flush=True,
@@ -55,12 +61,12 @@ def row(model: str, cluster: str, mesh: Mapping[str, int], micro_batches: int) -
 
 def main() -> None:
     print(f"{machine()}\n")
-    widths = (10, 7, 5, 9, 8, 8, 8, 8, 9, 8)
-    print("  ".join(f"{word:>{width}}" for word, width in zip(HEAD, widths, strict=True)))
-    for micro_batches in (8, 16, 32, 64, 128, 256):
-        row(SMALL, SMALL_CLUSTER, SMALL_MESH, micro_batches)
+    print("  ".join(f"{word:>{width}}" for word, width in zip(HEAD, WIDTHS, strict=True)))
+    for name, numbers in PLANS.items():
+        for micro_batches in (16, 64, 256):
+            row(SMALL, SMALL_CLUSTER, SMALL_COPIES, name, numbers, micro_batches)
     for nodes in (16, 32, 64, 128):
-        row(LARGE, f"{nodes}x8xa100-80gb", LARGE_MESH | {"dp": nodes // 16}, 96)
+        row(LARGE, f"{nodes}x8xa100-80gb", nodes // LARGE_NODES, "1f1b", LARGE_MESH, 96)
 
 
 if __name__ == "__main__":

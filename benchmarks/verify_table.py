@@ -9,9 +9,11 @@ where the plan does not apply, with the reason below the table.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
@@ -28,11 +30,16 @@ MODELS = {
     "GPT-3": ("gpt3-tiny", 16),
     "Llama": (str(CONFIGS / "llama-tiny.json"), 16),
     "T5": (str(CONFIGS / "t5-gated-tiny.json"), 8),
-    "ViT": (str(CONFIGS / "vit-tiny.json"), None),
+    "ViT": ("", None),
     "Swin": ("swin-tiny", None),
     "Evoformer": ("alphafold2-tiny", None),
     "mixture of experts": ("mixture-tiny", 16),
 }
+# Four heads: two and four devices can share them.
+VIT = {
+    "model_type": "vit", "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 64,
+    "image_size": 24, "patch_size": 8, "num_channels": 3, "num_labels": 5,
+}  # fmt: skip
 SAMPLES = 24
 
 
@@ -65,6 +72,15 @@ def main() -> None:
     given = parser.parse_args()
     # Tiny tensors: more threads cost more than they give.
     torch.set_num_threads(1)
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "vit.json"
+        file.write_text(json.dumps(VIT))
+        MODELS["ViT"] = (str(file), None)
+        sys.exit(table(given))
+
+
+def table(given: argparse.Namespace) -> bool:
+    """Print it; whether something is not equal."""
     reasons: dict[str, list[str]] = {}
     print("| plan | devices | " + " | ".join(given.models) + " |")
     print("|---|---|" + "---|" * len(given.models))
@@ -75,7 +91,7 @@ def main() -> None:
     print()
     for reason, where in reasons.items():
         print(f"- {', '.join(where)}: {reason}")
-    sys.exit(any(reason.startswith("not equal") for reason in reasons))
+    return any(reason.startswith("not equal") for reason in reasons)
 
 
 if __name__ == "__main__":

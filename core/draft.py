@@ -16,6 +16,7 @@ from math import prod
 from typing import Literal, cast
 
 from partita.cost.flops import block_flops
+from partita.draft_check import known_blocks, require_free, require_size, require_turn
 from partita.errors import PlanError, divisors, listed, nearest
 from partita.graph import Graph
 from partita.graph.cuts import block_cuts
@@ -64,26 +65,33 @@ class Draft:
         """The model's blocks, in order."""
         return tuple(block.name for block in self.graph.blocks)
 
-    def argument(self, name: str, default: int, least: int = 1) -> int:
-        """The user's number of that name. PlanError for less than the least."""
+    def argument(self, name: str, default: int, least: int = 1, of: int | None = None) -> int:
+        """The user's number of that name. PlanError for less than the least, and where it doesn't divide ``of``
+        devices."""
         self.asked[name] = default
         value = self.arguments.get(name, default)
         if value < least:
             raise PlanError(f"{name}={value}: at least {least}")
+        if of is not None and of % value:
+            raise PlanError(f"{name}={value} doesn't divide {of} devices; {listed(divisors(of))} would")
         return value
 
     def classes(self, block: str) -> tuple[str, ...]:
         """The classes of dims that the block may be cut along, in order of its ops."""
         return tuple(dict.fromkeys(cut.name for cut in block_cuts(self.graph, block)))
 
-    def shares(self, count: int) -> list[tuple[int, ...]]:
-        """The devices in ``count`` equal runs. PlanError where the count doesn't divide them."""
+    def shares(self, count: int, tp: int = 1) -> list[tuple[int, ...]]:
+        """The devices in ``count`` equal runs of whole groups of ``tp``. PlanError where these don't divide them."""
         if len(self.devices) % count:
             works = listed(divisors(len(self.devices)))
             raise PlanError(
                 f"{len(self.devices)} devices can't be divided into {count} equal parts; {works} parts work"
             )
         size = len(self.devices) // count
+        if size % tp:
+            raise PlanError(
+                f"tp={tp} doesn't divide the {size} devices of each of {count} parts; {listed(divisors(size))} would"
+            )
         return [self.devices[start : start + size] for start in range(0, len(self.devices), size)]
 
     def parts(self, blocks: Sequence[str], count: int) -> list[tuple[str, ...]]:
@@ -112,7 +120,10 @@ class Draft:
             block: found for found in self.graph.shared_parameters.values() if len(found) == count for block in found
         }
         if not users:
-            raise PlanError(f'no blocks of "{self.graph.name}" share parameters over {count} passes')
+            has = listed(sorted({len(found) for found in self.graph.shared_parameters.values()}) or ["none"])
+            raise PlanError(
+                f'no blocks of "{self.graph.name}" share parameters over {count} passes; over {has} some do'
+            )
         first = [block for block in self.blocks if block in users and users[block].index(block) == 0]
         part_of = {block: i for i, run in enumerate(self.parts(first, parts)) for block in run}
         found: list[list[list[str]]] = [[[] for _ in range(parts)] for _ in range(count)]
@@ -128,15 +139,20 @@ def op_assign(draft: Draft, blocks: Iterable[str], devices: Sequence[int], **spa
     """The next stage: blocks, in the model's order, and its devices, row-major over the axes of space.
 
     ``space`` has their sizes, outermost first; ``data`` is the outermost and ``tensor`` the innermost, 1 where they
-    aren't given. PlanError where the sizes don't make up the devices.
+    aren't given. PlanError where the sizes don't make up the devices, for devices that aren't there and for blocks that
+    the model hasn't or another stage has.
     """
     sizes = {"data": 1, **space}
     tensor = sizes.pop("tensor", 1)
     data = sizes.pop("data")
+    blocks = known_blocks(draft, blocks)
+    require_free(draft, blocks, devices)
     if data * tensor * prod(sizes.values()) != len(devices):
         words = " × ".join(f"{name}={size}" for name, size in {"data": data, **sizes, "tensor": tensor}.items())
         raise PlanError(f"stage {len(draft.stages)}: {words} make no mesh of {len(devices)} devices")
-    batch, blocks = draft.problem.global_batch, tuple(blocks)
+    for axis, size in {**space, "data": data}.items():
+        require_size(axis, size)
+    batch = draft.problem.global_batch
     strategy = Strategy((Cut("batch", ("data", "micro")),), 0, "none")
     draft.stages.append(
         Stage(
@@ -154,11 +170,16 @@ def op_trans(draft: Draft, blocks: Iterable[str], dim: str, along: str | Axis) -
     ``batch`` along ``Axis("micro", c, "turns")`` makes c micro-batches of all stages. PlanError for a dim that none of
     the blocks has, and for sizes that don't divide.
     """
-    blocks = set(blocks)
+    blocks = set(known_blocks(draft, blocks))
     axis = along if isinstance(along, Axis) else None
     name = along.name if isinstance(along, Axis) else along
+    if axis is not None:
+        require_size(axis.name, axis.size)
+    if not draft.stages:
+        raise PlanError(f'"{dim}" along "{name}": there are no stages yet; op_assign comes before op_trans')
     if (dim, name) == ("batch", "micro"):
-        assert axis is not None, "the number of micro-batches is the axis's size"
+        if axis is None or axis.kind != "turns":
+            raise PlanError('"batch" along "micro": how many? Axis("micro", 4, "turns") makes 4 micro-batches')
         return _micro_batches(draft, axis.size)
     found = False
     for index, stage in enumerate(draft.stages):
@@ -170,9 +191,15 @@ def op_trans(draft: Draft, blocks: Iterable[str], dim: str, along: str | Axis) -
                 raise PlanError(f'stage "{stage.name}" has an axis "{name}" of another size than {axis.size}')
             stage = replace(stage, other_axes=(*others, axis))
         sizes = {has.name: has.size for has in stage.axes}
+        if axis is not None and sizes.get(name, 1) != axis.size:
+            raise PlanError(
+                f'stage "{stage.name}" has {name}={sizes.get(name, 1)}, and not {axis.size}; op_assign gives a stage '
+                "its axes of space"
+            )
         if name not in sizes or sizes[name] == 1:
             # An axis of one device cuts nothing.
-            found = found or name in sizes or name in ("context", "expert", "tensor")
+            known = dim == "classes" or any(_dims(draft, block, dim) for block in blocks)
+            found = found or (known and (name in sizes or name in ("context", "expert", "tensor")))
             continue
         strategies = list(stage.strategies)
         for place, block in enumerate(stage.blocks):
@@ -182,8 +209,13 @@ def op_trans(draft: Draft, blocks: Iterable[str], dim: str, along: str | Axis) -
                     strategies[place] = _cut(strategies[place], one, name)
         draft.stages[index] = replace(stage, strategies=tuple(strategies))
     if not found:
-        has = sorted({one for block in blocks for one in _dims(draft, block, "classes")})
-        raise PlanError(f'"{dim}" along "{name}": no block has such a dim, or no stage such an axis; they have {has}')
+        dims = dict.fromkeys(FLOWING)
+        dims.update((one, None) for block in draft.blocks if block in blocks for one in draft.classes(block))
+        axes = dict.fromkeys(axis.name for stage in draft.stages for axis in stage.axes)
+        raise PlanError(
+            f'"{dim}" along "{name}": no block has such a dim, or no stage such an axis; they have the dims '
+            f"{listed(dims)}, and the axes {listed(axes)}"
+        )
 
 
 def recompute(draft: Draft, blocks: Iterable[str]) -> None:
@@ -208,9 +240,15 @@ def divide_state(draft: Draft, blocks: Iterable[str], zero: int) -> None:
 def op_order(
     draft: Draft, schedule: str = "turns", turns: Mapping[int, Sequence[Turn]] | None = None, **arguments: int
 ) -> None:
-    """The order of turns: a schedule by its name, with its arguments, or each device's own ``turns``."""
+    """The order of turns: a schedule by its name, with its arguments, or each device's own ``turns``.
+
+    PlanError for a schedule or arguments that don't exist, and for turns of stages or micro-batches that don't.
+    """
     micro = draft.stages[0].micro_batches if draft.stages else 1
     if turns is not None:
+        for device, found in turns.items():
+            for turn in found:
+                require_turn(draft, device, turn)
         order = Order("turns", len(draft.stages), micro, {}, {device: tuple(found) for device, found in turns.items()})
     else:
         order = Order(schedule, len(draft.stages), micro, find(schedule).complete(arguments))
@@ -233,6 +271,18 @@ def drafted(function: PlanFunction, name: str, problem: Problem, arguments: Mapp
             "one order is needed, last"
         )
     (order,) = draft.orders
+    if (order.stages, order.micro_batches) != (len(draft.stages), draft.stages[0].micro_batches):
+        raise PlanError(
+            f'"{name}" ordered {order.stages} stages of {order.micro_batches} micro-batches and has '
+            f"{len(draft.stages)} of {draft.stages[0].micro_batches}: op_order comes last"
+        )
+    planned = [block for stage in draft.stages for block in stage.blocks]
+    if planned != list(draft.blocks):
+        odd = [block for block in draft.blocks if block not in planned]
+        raise PlanError(
+            f'"{name}" has stages for {len(planned)} of the {len(draft.blocks)} blocks of "{draft.graph.name}"; '
+            + (f'missing is "{odd[0]}"' if odd else f"they must come in the model's order, {listed(draft.blocks)}")
+        )
     used = {device for stage in draft.stages for device in stage.devices}
     said = ", ".join(f"{key}={arguments.get(key, value)}" for key, value in draft.asked.items())
     return Plan(
@@ -254,7 +304,11 @@ def _micro_batches(draft: Draft, count: int) -> None:
         # Along axes inside a copy that cut the batch (experts), too, each device must have whole samples.
         each = stage.dp
         if batch % (count * each):
-            works = listed(d for d in divisors(batch // each)) if batch % each == 0 else "none"
+            if batch % each:
+                raise PlanError(
+                    f"global batch {batch} can't be divided over {each} data-parallel copies; multiples of {each} work"
+                )
+            works = listed(divisors(batch // each))
             raise PlanError(
                 f"global batch {batch} can't be divided into {count} micro-batches of {each} data-parallel copies; "
                 f"{works} micro-batches work"

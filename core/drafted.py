@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
 
-from partita.draft import PlanFunction
-from partita.errors import InputError, nearest
+from partita.draft import Draft, PlanFunction
+from partita.errors import InputError, PartitaError, nearest
 from partita.hooks import plugins
 
 
@@ -42,10 +43,27 @@ def plan_function(text: str) -> PlanFunction:
         raise InputError(f'"{text}": {path} can\'t be run: {type(error).__name__}: {error}') from error
     function = getattr(module, name, None)
     if not callable(function):
-        has = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        has = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
         raise InputError(f'"{text}": {path} has no function "{name}".{nearest(name, has)}')
-    found: PlanFunction = function
-    return found
+    return _own(function, text)
+
+
+def _own(function: PlanFunction, text: str) -> PlanFunction:
+    """The user's function, whose errors are said to be its own."""
+
+    def own(draft: Draft) -> None:
+        try:
+            function(draft)
+        except PartitaError:
+            raise
+        except (Exception, SystemExit) as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            raise InputError(
+                f'"{text}" failed with {type(error).__name__}: {error} ({Path(place.filename).name}, line '
+                f"{place.lineno}); the same command with --debug shows where"
+            ) from error
+
+    return own
 
 
 def numbers(texts: Iterable[str]) -> dict[str, int]:

@@ -120,7 +120,7 @@ def mark_copies(stage: StageModule) -> None:
 def check(plan: Plan, lowered: Lowered) -> None:
     """PlanError for what DeepSpeed's engine can't run here."""
     if reasons := beyond(plan):
-        raise PlanError(f"DeepSpeed's engine can't run the plan: {'; '.join(reasons)}. The target partita can")
+        raise PlanError(f"DeepSpeed's engine can't run the plan: {'; '.join(reasons)}; the target partita can")
     accelerator = get_accelerator()
     supported = {"fp32": True, "bf16": accelerator.is_bf16_supported(), "fp16": accelerator.is_fp16_supported()}
     if not supported.get(plan.precision, False):

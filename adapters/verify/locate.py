@@ -16,9 +16,9 @@ from torch import Tensor
 from partita.adapters.torch.execute import Call, Context
 from partita.adapters.torch.stage import StageModule
 from partita.adapters.verify.compare import TOLERANCE, Errors, distance
-from partita.adapters.verify.parts import inner_axes, part_of
+from partita.adapters.verify.parts import followed, inner_axes, part_of, taken
 from partita.graph import Graph
-from partita.spacetime.program import LocalOp, Program
+from partita.spacetime.program import COLLECTIVES, LocalOp, Program
 
 
 @dataclass(frozen=True)
@@ -87,17 +87,21 @@ def first_op(graph: Graph, program: Program, found: Watch, wanted: Watch) -> Dif
     for seen in wanted.seen:
         dense.update({(n, seen.micro): v for n, v in zip(seen.local.op.outputs, seen.values, strict=True)})
     order = {name: index for index, name in enumerate(name for op in graph.ops for name in op.outputs)}
+    made = followed(graph, program)
 
     def when(seen: Seen) -> tuple[Any, ...]:
         return seen.micro, min(order.get(_plain(name), len(order)) for name in seen.local.op.outputs)
 
     for seen in sorted(found.seen, key=when):
         axes, at = inner_axes(program, seen.stage), program.coordinates(seen.device, seen.stage)
-        for name, value in zip(seen.local.op.outputs, seen.values, strict=True):
+        known = made[seen.stage].get(seen.local.op.name, ()) if seen.local.form not in COLLECTIVES else ()
+        for place, (name, value) in enumerate(zip(seen.local.op.outputs, seen.values, strict=True)):
             other = dense.get((_plain(name), seen.micro))
             if other is None:
                 continue
-            part = part_of(graph, seen.local, _plain(name), value, other, axes, at)
+            part = taken(other, known[place].state, axes, at) if known else None
+            if part is None or part[0].shape != value.shape:
+                part = part_of(graph, seen.local, _plain(name), value, other, axes, at)
             if part is None:
                 return _differs(seen, f"{list(value.shape)} of {list(other.shape)}", float("inf"))
             error = distance(value, part[0])

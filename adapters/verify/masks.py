@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -18,12 +19,13 @@ from torch.overrides import TorchFunctionMode
 
 from partita.adapters.torch.execute import PROBABILITY, Context, is_random
 from partita.adapters.torch.stage import StageModule
-from partita.adapters.verify.parts import inner_axes, part_of
+from partita.adapters.verify.parts import followed, inner_axes, part_of, taken
 from partita.errors import ModelError
-from partita.graph import Graph
+from partita.graph import Graph, Op
 from partita.graph.table import argument
 from partita.plan import Axis
 from partita.spacetime.program import LocalOp, Program
+from partita.spacetime.prove_code import Made
 
 # Uniform numbers, of which stochastic depth makes masks of its own.
 UNIFORM = ("rand", "rand_like")
@@ -61,30 +63,38 @@ def random_ops(program: Program) -> list[LocalOp]:
 
 def share_draws(program: Program, graph: Graph, stages: Mapping[int, StageModule], drop: bool) -> None:
     """Let a device's random ops draw from here; without ``drop`` nothing is dropped, nor scaled."""
+    made = followed(graph, program)
     for number, stage in stages.items():
-        stage.context = replace(stage.context, draw=Draws(graph, inner_axes(program, number), drop))
+        stage.context = replace(stage.context, draw=Draws(graph, inner_axes(program, number), made[number], drop))
 
 
 @dataclass(frozen=True)
 class Draws:
-    """What random ops of a stage give, in their place. ``axes`` are the stage's inner ones, turns among them."""
+    """What random ops of a stage give, in their place. ``axes`` are the stage's inner ones, turns among them; ``made``
+    says how what its ops make is cut."""
 
     graph: Graph
     axes: Sequence[Axis]
+    made: Made
     drop: bool
 
+    @cached_property
+    def ops(self) -> Mapping[str, Op]:
+        """The model's ops by name: those of a piece read and make values under local names."""
+        return {op.name: op for op in self.graph.ops}
+
     def __call__(self, local: LocalOp, tensors: Sequence[Tensor], context: Context) -> list[Tensor]:
-        op = local.op
+        op, of_model = local.op, self.ops.get(local.op.name, local.op)
         if op.kind in UNIFORM:
-            made = self.graph.tensor[op.outputs[0]]
+            made = self.graph.tensor[of_model.outputs[0]]
             mine = torch.full(local.shapes[0], KEEPING, dtype=getattr(torch, made.dtype))
             return [self._drawn(local, made.shape, mine, context).to(mine.dtype) if self.drop else mine]
         chance = float(argument(op, *PROBABILITY[op.kind], 0.0)) if self.drop else 0.0
         if op.kind != "scaled_dot_product_attention":
-            mask = self._drawn(local, self.graph.tensor[op.inputs[0]].shape, tensors[0], context) >= chance
+            mask = self._drawn(local, self.graph.tensor[of_model.inputs[0]].shape, tensors[0], context) >= chance
             return [tensors[0] * mask / (1 - chance), mask][: len(op.outputs)]
         query, key, value = tensors[:3]
-        whole = (*self.graph.tensor[op.inputs[0]].shape[:-1], key.shape[-2])
+        whole = (*self.graph.tensor[of_model.inputs[0]].shape[:-1], key.shape[-2])
         weights = attention_weights(local, query, key, tensors[-1] if len(tensors) > 3 else None)
         mask = self._drawn(local, whole, weights, context) >= chance
         repeats = query.shape[-3] // value.shape[-3]
@@ -92,8 +102,11 @@ class Draws:
 
     def _drawn(self, local: LocalOp, shape: tuple[int, ...], mine: Tensor, context: Context) -> Tensor:
         """The part of the whole draw, of that shape, that belongs to what the device has."""
-        op = local.op
+        op = self.ops.get(local.op.name, local.op)
         whole = _uniform(context.key, op.name, shape, self.graph.samples)
+        if values := self.made.get(op.name):
+            # Attention's weights are cut as its result, whose last dim isn't.
+            return taken(whole, values[0].state, self.axes, context.coordinates)[0]
         found = part_of(self.graph, local, op.outputs[0], mine, whole, self.axes, context.coordinates)
         if found is None:
             what = f"{list(mine.shape)} of {list(shape)}"

@@ -12,10 +12,13 @@ from math import prod
 import torch
 from torch import Tensor
 
+from partita.errors import PlanError
 from partita.graph import Graph
 from partita.graph.cuts import block_cuts
 from partita.plan import Axis
+from partita.spacetime.parts import State, outer_first
 from partita.spacetime.program import COLLECTIVES, LocalOp, Program
+from partita.spacetime.prove_code import Made, prove_code
 
 Interval = tuple[int, int]
 
@@ -25,6 +28,34 @@ def inner_axes(program: Program, stage: int) -> list[Axis]:
     regions = [region for segment in program.pieces[stage].segments for region in segment.regions]
     turns = {region.axis: Axis(region.axis, region.size, "turns") for region in regions}
     return [*program.axes(stage), *turns.values()]
+
+
+def followed(graph: Graph, program: Program) -> list[Made]:
+    """How what each op makes is cut, by stage and op, as the proof follows it from the parameters.
+
+    Of a program that isn't valid, which is run to see where it goes wrong, nothing: its parts are told by their shapes.
+    """
+    try:
+        return prove_code(graph, program.pieces, [program.axes(stage) for stage in range(len(program.pieces))])
+    except PlanError:
+        return [{} for _ in program.pieces]
+
+
+def taken(dense: Tensor, state: State, axes: Sequence[Axis], at: Mapping[str, int]) -> tuple[Tensor, str]:
+    """The part of the dense value that a device has in a state, and its intervals in words."""
+    sizes = {axis.name: axis.size for axis in axes}
+    keep = [torch.ones(size, dtype=torch.bool) for size in dense.shape]
+    for axis, part in outer_first(state):
+        # Index by index: of each equal part of a cut dim the piece of the device's coordinate.
+        length = -(-dense.shape[part.dim] // (part.parts * sizes[axis]))
+        keep[part.dim] &= torch.arange(dense.shape[part.dim]) // length % sizes[axis] == at[axis]
+    words = []
+    for dim, kept in enumerate(keep):
+        dense = dense.index_select(dim, kept.nonzero().flatten())
+        edges = torch.diff(kept.int(), prepend=torch.zeros(1, dtype=torch.int), append=torch.zeros(1, dtype=torch.int))
+        starts, stops = ((edges == sign).nonzero().flatten().tolist() for sign in (1, -1))
+        words.append(" and ".join(f"[{start}, {stop})" for start, stop in zip(starts, stops, strict=True)))
+    return dense, " × ".join(words) or "the scalar"
 
 
 def part_of(

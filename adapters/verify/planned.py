@@ -15,7 +15,7 @@ from partita.adapters.verify.exact import Exact
 from partita.adapters.verify.prove import STEPS, Verdict, verify_program
 from partita.cli.model import unknown
 from partita.errors import InputError
-from partita.hooks import plugins
+from partita.hooks import plugins, recipes
 from partita.plan import Plan
 
 # Of each parameter on each side: itself, its gradient and Adam's two moments, and the gradients that are compared.
@@ -44,6 +44,8 @@ def module_of(name: str, seq: int | None) -> tuple[Callable[[], nn.Module], Exam
             f"{name}: a saved graph has no weights and no code that could be run; verify the recipe, configuration or "
             "function that it was captured from"
         )
+    if found is None and name in recipes():
+        raise InputError(f"{name}: this recipe gives no torch module that could be run (it has no hook partita_module)")
     if found is None:
         raise unknown(name)
     return found

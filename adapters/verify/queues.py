@@ -53,6 +53,6 @@ def run_queues(program: Program) -> None:
                 members = begins_with(program, device, task.stage, task.kind)
                 if len(members) > 1:
                     meeting = meetings.setdefault(members, Meeting(members))
-                    VirtualGroup(cast.world, meeting, device).come(named(task), None)
+                    VirtualGroup(cast.world, meeting, device).come(f"{named(task)} of stage {task.stage}", None)
 
     cast.play(part)

@@ -7,57 +7,65 @@ from dataclasses import dataclass
 
 from partita.errors import PlanError
 from partita.graph.cuts import CutClass, block_cuts
-from partita.graph.model import Graph
+from partita.graph.model import Block, Graph
 
 
 @dataclass(frozen=True)
 class Alike:
-    """``kinds[i]`` is the first block that block i is like; ``classes`` are the cuts of each of those."""
+    """``kinds[i]`` is the first block that block i is like; ``classes`` are the cuts of each of those.
+
+    ``standing``: for a shared parameter whose owner is like an earlier block, the parameter in its place there.
+    """
 
     kinds: tuple[int, ...]
     classes: Mapping[int, tuple[CutClass, ...]]
+    standing: Mapping[str, str]
+
+    def owner_cuts(self, parameter: str, owner: int) -> tuple[tuple[CutClass, ...], str]:
+        """The cuts of the block that owns a shared parameter, and the name that the parameter has in them."""
+        return self.classes[self.kinds[owner]], self.standing.get(parameter, parameter)
 
 
 def alike(graph: Graph) -> Alike:
-    """Group the graph's blocks.
-
-    A block that owns a shared parameter, or looks one up, stays alone: what it costs depends on its neighbours.
-    """
-    alone = {users[0] for users in graph.shared_parameters.values()}
-    readers: dict[str, set[str]] = {}
-    for op in graph.ops:
-        for name in op.inputs:
-            readers.setdefault(name, set()).add(op.block)
+    """Group the graph's blocks. One with an embedding stays alone: what it costs depends on what is looked up."""
     first: dict[object, int] = {}
-    kinds = []
+    kinds, standing = [], {}
+    numbers: list[Mapping[str, int]] = []
     for index, block in enumerate(graph.blocks):
-        ops = graph.block_ops[block.name]
-        key: object = block.name
-        if block.name not in alone and not any(op.kind == "embedding" for op in ops):
-            key = _structure(graph, block.name, readers)
-        kinds.append(first.setdefault(key, index))
-    return Alike(tuple(kinds), {kind: block_cuts(graph, graph.blocks[kind].name) for kind in first.values()})
+        key, number = _structure(graph, block)
+        if any(op.kind == "embedding" for op in graph.block_ops[block.name]):
+            key = block.name
+        kind = first.setdefault(key, index)
+        kinds.append(kind)
+        numbers.append(number)
+        if kind != index:
+            pairs = zip(number, numbers[kind], strict=True)
+            owned = graph.shared_parameters.keys() & block.parameters
+            standing.update((name, other) for name, other in pairs if name in owned)
+    return Alike(tuple(kinds), {kind: block_cuts(graph, graph.blocks[kind].name) for kind in first.values()}, standing)
 
 
-def _structure(graph: Graph, block: str, readers: Mapping[str, set[str]]) -> object:
-    """A key that is equal for blocks with the same ops, shapes and borders, whatever their names."""
+def _structure(graph: Graph, block: Block) -> tuple[object, Mapping[str, int]]:
+    """A key that is equal for blocks with the same ops, shapes and borders, whatever their names; and the numbers that
+    stand for the names in it."""
+    owned = set(block.parameters)
     number: dict[str, int] = {}
     tensors = []
     ops = []
     made: set[str] = set()
-    for op in graph.block_ops[block]:
+    for op in graph.block_ops[block.name]:
         made.update(op.outputs)
         for name in (*op.inputs, *op.outputs):
             if name not in number:
                 number[name] = len(number)
                 tensor = graph.tensor[name]
-                leaves = name in made and not readers.get(name, set()) <= {block}
-                tensors.append((tensor.shape, tensor.dtype, tensor.role, tensor.gradient, leaves))
+                leaves = name in made and any(reader != block.name for reader in graph.readers.get(name, ()))
+                tensors.append((tensor.shape, tensor.dtype, tensor.role, tensor.gradient, leaves, name in owned))
         arguments = {key: value for key, value in op.attributes.items() if key != "target"}
         ops.append((
             op.kind, repr(arguments), tuple(number[n] for n in op.inputs), tuple(number[n] for n in op.outputs)
         ))  # fmt: skip
-    return tuple(tensors), tuple(ops)
+    return (tuple(tensors), tuple(ops)), number
 
 
 def tp_sizes(graph: Graph, groups: Alike, at_most: int) -> list[int]:

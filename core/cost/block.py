@@ -121,7 +121,6 @@ def divided_cost(
     if along is None:
         along = along_sequence(graph) if division.sequence * division.context > 1 else frozenset()
     part = split(graph, classes, division, along)
-    part = split(graph, classes, division, along)
     cut_of = {cut.name: cut for cut in division.classes}
     chosen = [cut for cut in classes if cut.name in cut_of]
     of_op = {name: cut for cut in chosen for name in cut.ops}

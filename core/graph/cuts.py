@@ -156,8 +156,8 @@ def _outside(graph: Graph, block: str, ops: tuple[Op, ...]) -> set[str]:
     """
     made = {name for op in ops for name in op.outputs}
     read = {name for op in ops for name in op.inputs if graph.tensor[name].role != "parameter"}
-    elsewhere = {name for op in graph.ops if op.block != block for name in op.inputs}
-    return (read - made) | (made & elsewhere) | (made - graph.reached)
+    elsewhere = {name for name in made if any(reader != block for reader in graph.readers.get(name, ()))}
+    return (read - made) | elsewhere | (made - graph.reached)
 
 
 def _follow(start: Node, links: Mapping[Node, list[tuple[Node, int, int]]]) -> dict[Node, int] | None:

@@ -30,7 +30,8 @@ class Tensor:
     """One tensor.
 
     ``role``: *input* (from the batch), *parameter*, *buffer* (constant of the model), *value* (an op's output).
-    ``gradient`` says whether a gradient flows through it: a trained parameter, or a value that depends on one.
+    ``gradient`` says whether a gradient flows through it: a trained parameter, or a value that depends on one and on
+    which the loss depends (of a graph without a loss, its outputs).
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -143,18 +144,20 @@ class Graph:
         return frozenset(found)
 
     @cached_property
-    def parameter_users(self) -> Mapping[str, tuple[str, ...]]:
-        """For each parameter the blocks that use it, in order: the first one owns it."""
-        users: dict[str, list[str]] = {}
+    def readers(self) -> Mapping[str, tuple[str, ...]]:
+        """For each tensor that an op reads the blocks that do, in order."""
+        found: dict[str, dict[str, None]] = {}
         for op in self.ops:
             for name in op.inputs:
-                if self.tensor[name].role == "parameter":
-                    blocks = users.setdefault(name, [])
-                    if op.block not in blocks:
-                        blocks.append(op.block)
-        return {name: tuple(blocks) for name, blocks in users.items()}
+                found.setdefault(name, {})[op.block] = None
+        return {name: tuple(blocks) for name, blocks in found.items()}
 
-    @property
+    @cached_property
+    def parameter_users(self) -> Mapping[str, tuple[str, ...]]:
+        """For each parameter the blocks that use it, in order: the first one owns it."""
+        return {name: blocks for name, blocks in self.readers.items() if self.tensor[name].role == "parameter"}
+
+    @cached_property
     def shared_parameters(self) -> dict[str, tuple[str, ...]]:
         """Parameters used by more than one block (tied weights)."""
         return {name: users for name, users in self.parameter_users.items() if len(users) > 1}

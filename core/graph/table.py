@@ -8,6 +8,7 @@ plus the coarser ones that configuration readers emit (``attention``, ``rotary``
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from math import gcd
 from typing import Any
 
@@ -34,6 +35,7 @@ def _labels(count: int, prefix: str = "a") -> list[str]:
     return [f"{prefix}{index}" for index in range(count)]
 
 
+@cache
 def _single(*labels: str) -> tuple[Dim, ...]:
     return tuple(Dim((label,)) for label in labels)
 

@@ -184,9 +184,9 @@ class Numbers:
 
     def local_elements(self, parameter: str, owner: int, tp: int) -> int:
         """Elements of a shared parameter on one device."""
-        classes = self.groups.classes[self.groups.kinds[owner]]
+        classes, standing = self.groups.owner_cuts(parameter, owner)
         split = split_fraction(classes, {cut.name: tp for cut in classes})
-        return ceil(self.problem.graph.tensor[parameter].elements * split(parameter))
+        return ceil(self.problem.graph.tensor[parameter].elements * split(standing))
 
     def state(self, candidate: Candidate, elements: float) -> StateBytes:
         """State of trained parameters on a device."""

@@ -49,18 +49,30 @@ def reasons(
     where = numbers.placement(c)
     if where.tp_crosses:
         yield f"tp={c.tp} groups cross nodes: their all-reduces run at the speed of the slow link."
-    for parameter in shared:
-        if len(parameter.stages) > 1:
-            yield (
-                f'"{parameter.parameter}" is tied: stage {parameter.owner} owns it, stages '
-                f"{listed(parameter.stages)} hold it; {gib(parameter.gradient_bytes)} of gradient are summed a step."
-            )
+    yield from tied(shared)
     target = TARGETS[problem.target]
     if c.pp > 1 and target.zero_in_pipeline != target.zero_alone:
         yield f"{target.sentence}."
     unknown = sorted(frozenset().union(*(cost.unknown for cost in numbers.costs(c.tp))))
     if unknown:
         yield f"Unknown kinds of ops, counted as keeping all they touch: {', '.join(unknown)}."
+
+
+def tied(shared: Sequence[SharedParameter]) -> Iterator[str]:
+    """A sentence for all parameters that the same stages hold, none for those of one stage."""
+    groups: dict[tuple[int, tuple[int, ...]], list[SharedParameter]] = {}
+    for parameter in shared:
+        if len(parameter.stages) > 1:
+            groups.setdefault((parameter.owner, parameter.stages), []).append(parameter)
+    for (owner, stages), found in groups.items():
+        more = len(found) - 1
+        names = f'"{found[0].parameter}"' + (f" and {more} other parameter{'s' if more > 1 else ''}" if more else "")
+        verb, them = ("are", "them") if more else ("is", "it")
+        sent = sum(parameter.gradient_bytes for parameter in found)
+        yield (
+            f"{names} {verb} tied: stage {owner} owns {them}, stages {listed(stages)} hold {them}; {gib(sent)} of "
+            "gradient are summed a step."
+        )
 
 
 def _bottleneck(c: Candidate, predicted: Prediction) -> Iterator[str]:

@@ -24,8 +24,8 @@ from partita.cost.precision import item_bytes, peak_flops
 from partita.errors import PlanError
 from partita.graph import Graph
 from partita.plan import MemoryBytes, Plan, Stage, Strategy
+from partita.schedules import find
 from partita.simulate.divide import division
-from partita.spacetime.schedule import assign, order
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,8 @@ class Stages:
         if key not in self.made:
             name = self.graph.blocks[kind].name
             classes = self.groups.classes[kind]
-            self.made[key] = divided_cost(self.graph, name, classes, key[1], self.item, self.along)
+            along = self.along if key[1].sequence * key[1].context > 1 else frozenset[str]()
+            self.made[key] = divided_cost(self.graph, name, classes, key[1], self.item, along)
         return self.made[key]
 
     def ratio(self, stage: Stage) -> float:
@@ -119,11 +120,10 @@ class Stages:
     @cached_property
     def put_off(self) -> frozenset[int]:
         """Stages whose order has turns for the gradients of weights."""
-        widths = [stage.width for stage in self.plan.stages]
-        places = assign([stage.devices for stage in self.plan.stages], [stage.dp for stage in self.plan.stages], widths)
-        # Devices of one lane share one list.
-        lists = {id(turns): turns for turns in order(self.plan.order, places).values()}
-        return frozenset(turn.stage for turns in lists.values() for turn in turns if turn.phase == "weight")
+        order = self.plan.order
+        if order.generator == "turns":
+            return frozenset(turn.stage for turns in order.turns.values() for turn in turns if turn.phase == "weight")
+        return frozenset(range(len(self.plan.stages))) if find(order.generator).weight else frozenset()
 
     def turns(self, stage: Stage) -> Turns:
         """Seconds of the stage's turns."""
@@ -258,9 +258,9 @@ class Stages:
             # Cut as its owner cuts it.
             owner = self.plan.stages[self.stage_of[users[0]]]
             strategy = owner.strategies[owner.blocks.index(users[0])]
-            classes = self.groups.classes[self.groups.kinds[self.number[users[0]]]]
+            classes, standing = self.groups.owner_cuts(name, self.number[users[0]])
             part = split(graph, classes, self.division(owner, users[0], strategy), frozenset()).parameter
-            found += ceil(graph.tensor[name].elements * part(name))
+            found += ceil(graph.tensor[name].elements * part(standing))
         return found
 
 

@@ -19,7 +19,10 @@ class Meshes:
 
     def __init__(self, places: Mapping[int, tuple[Place, ...]], devices_of: Sequence[Sequence[int]]):
         self.places, self.devices_of = places, devices_of
+        self._place = {(device, place.stage): place for device, served in places.items() for place in served}
         self._widths: dict[int, int] = {}
+        # Asked for every task, and the same for each micro-batch.
+        self._readers: dict[tuple[int, int, int], tuple[int, ...]] = {}
 
     def stages(self, device: int) -> list[int]:
         """The stages that a device serves."""
@@ -27,7 +30,7 @@ class Meshes:
 
     def place(self, device: int, stage: int) -> Place:
         """The device's place in a stage that it serves."""
-        return next(place for place in self.places[device] if place.stage == stage)
+        return self._place[device, stage]
 
     def copy(self, stage: int, data: int) -> Sequence[int]:
         """The devices of one data-parallel copy of a stage."""
@@ -42,9 +45,13 @@ class Meshes:
         copy = self.copy(other, place.data)
         return device if device in copy else copy[place.tensor % len(copy)]
 
-    def readers(self, device: int, stage: int, other: int) -> list[int]:
+    def readers(self, device: int, stage: int, other: int) -> tuple[int, ...]:
         """The devices of ``other`` that have from this device of ``stage`` what crosses; itself among them, if so."""
-        return [d for d in self.copy(other, self.place(device, stage).data) if self.source(d, other, stage) == device]
+        key = (device, stage, other)
+        if key not in self._readers:
+            copy = self.copy(other, self.place(device, stage).data)
+            self._readers[key] = tuple(d for d in copy if self.source(d, other, stage) == device)
+        return self._readers[key]
 
 
 def ahead(queue: Sequence[Task], index: int) -> int:

@@ -33,6 +33,15 @@ class Version:
         """The values that cross stages, found once however many micro-batches and devices run this code."""
         return _edges(self.graph, self.pieces)
 
+    @cached_property
+    def copies(self) -> list[Transfer]:
+        """New values of parameters from their owners to the stages with copies. A frozen one never changes."""
+        return [
+            _parameter(self.graph, self.pieces, *pair)
+            for pair in shared_parameters(self.graph, self.pieces)
+            if self.graph.tensor[pair[0]].gradient
+        ]
+
 
 def preserve(
     version: Version,
@@ -74,13 +83,17 @@ def _all_turns(versions: Sequence[Version], device: int, meshes: Meshes, turns: 
     trains = {turn.stage for turn in turns if turn.phase == "backward"}
     puts_off = {turn.stage for turn in turns if turn.phase == "weight"}
     tasks: list[Task] = []
+    # What surrounds a turn is the same for all micro-batches of one version.
+    around: dict[tuple[int, int], _Around] = {}
     for turn in turns:
         version, stage = versions[turn.micro], turn.stage
-        around = _Around(version.pieces[stage], version.edges, turn.micro, device, meshes)
+        key = (id(version), stage)
+        if key not in around:
+            around[key] = _Around(version.pieces[stage], version.edges, device, meshes)
         if turn.phase == "forward":
-            tasks += around.forward(stage in trains)
+            tasks += around[key].forward(turn.micro, stage in trains)
         elif turn.phase == "backward":
-            tasks += around.backward(stage in puts_off)
+            tasks += around[key].backward(turn.micro, stage in puts_off)
         else:
             put_off = (put_off_by(stage, turn.micro),)
             tasks.append(Task("weight", stage, turn.micro, reads=put_off, frees=put_off))
@@ -114,23 +127,31 @@ def _edges(graph: Graph, pieces: Sequence[Piece]) -> list[Transfer]:
 
 
 class _Around:
-    """A turn of a stage on one device, with the transfers around it."""
+    """The turns of a stage on one device, with the transfers around them."""
 
-    def __init__(self, piece: Piece, edges: Sequence[Transfer], micro: int, device: int, meshes: Meshes):
-        self.piece, self.stage, self.micro, self.device, self.meshes = piece, piece.stage, micro, device, meshes
-        self.arriving = [edge for edge in edges if edge.target == piece.stage]
-        self.leaving = [edge for edge in edges if edge.source == piece.stage]
+    def __init__(self, piece: Piece, edges: Sequence[Transfer], device: int, meshes: Meshes):
+        self.piece, self.stage, self.device, self.meshes = piece, piece.stage, device, meshes
+        arriving = [edge for edge in edges if edge.target == piece.stage]
+        leaving = [edge for edge in edges if edge.source == piece.stage]
+        back_in = [_gradient(edge) for edge in leaving if edge.differentiable]
+        back_out = [_gradient(edge) for edge in arriving if edge.differentiable]
+        # Each with the device that it comes from, or with those that it goes to; none but others.
+        self.arriving = [(edge, meshes.source(device, self.stage, edge.source)) for edge in arriving]
+        self.back_in = [(edge, meshes.source(device, self.stage, edge.source)) for edge in back_in]
+        self.leaving = [(edge, self._peers(edge.target)) for edge in leaving]
+        self.back_out = [(edge, self._peers(edge.target)) for edge in back_out]
+        # Stages of the device itself, which read there what it has.
+        self.own = frozenset(meshes.stages(device))
 
-    def forward(self, trains: bool) -> list[Task]:
-        stage, micro = self.stage, self.micro
+    def forward(self, micro: int, trains: bool) -> list[Task]:
+        stage = self.stage
         tasks, reads = [], {}
-        for edge in self.arriving:
-            source = self._source(edge.source)
+        for edge, source in self.arriving:
             if source == self.device:
                 reads[edge.tensor] = made(edge.tensor, micro)
             else:
-                reads[edge.tensor] = edge.key(micro)
-                tasks.append(Task("receive", stage, micro, edge, peer=source, writes=(edge.key(micro),)))
+                key = reads[edge.tensor] = edge.key(micro)
+                tasks.append(Task("receive", stage, micro, edge, peer=source, writes=(key,)))
         kept = (saved(stage, micro),) if trains else ()
         tasks.append(
             Task("forward", stage, micro, reads=tuple(reads[name] for name in self.piece.inputs),
@@ -138,48 +159,41 @@ class _Around:
         )  # fmt: skip
         return tasks + [
             Task("send", stage, micro, edge, peer=peer, reads=(made(edge.tensor, micro),))
-            for edge in self.leaving
-            for peer in self._peers(edge.target)
+            for edge, peers in self.leaving
+            for peer in peers
         ]
 
-    def backward(self, puts_off: bool) -> list[Task]:
-        stage, micro = self.stage, self.micro
-        back_in = [_gradient(edge) for edge in self.leaving if edge.differentiable]
-        back_out = [_gradient(edge) for edge in self.arriving if edge.differentiable]
-        tasks = []
-        for edge in back_in:
-            source = self._source(edge.source)
-            if source != self.device:
-                tasks.append(Task("receive", stage, micro, edge, peer=source, writes=(edge.key(micro),)))
+    def backward(self, micro: int, puts_off: bool) -> list[Task]:
+        stage = self.stage
+        tasks = [
+            Task("receive", stage, micro, edge, peer=source, writes=(edge.key(micro),))
+            for edge, source in self.back_in
+            if source != self.device
+        ]
+        arrived = [edge.key(micro) for edge, _ in self.back_in]
+        written = [edge.key(micro) for edge, _ in self.back_out]
         # A gradient is there until it has been sent, or taken by a stage of this device.
-        peers = {edge: self._peers(edge.target) for edge in back_out}
-        unread = [edge for edge in back_out if not peers[edge] and not self._keeps(edge.target)]
+        unread = [
+            key for key, (edge, peers) in zip(written, self.back_out, strict=True)
+            if not peers and edge.target not in self.own
+        ]  # fmt: skip
         frees = (
             saved(stage, micro),
-            *(edge.key(micro) for edge in self.arriving if self._source(edge.source) != self.device),
+            *(edge.key(micro) for edge, source in self.arriving if source != self.device),
             *(made(name, micro) for name in self.piece.outputs),
-            *(edge.key(micro) for edge in back_in),
-            *(edge.key(micro) for edge in unread),
+            *arrived,
+            *unread,
         )
         tasks.append(
-            Task("backward", stage, micro, gradients=(*back_in, *back_out),
-                 reads=(saved(stage, micro), *(edge.key(micro) for edge in back_in)),
-                 writes=(*(edge.key(micro) for edge in back_out), *((put_off_by(stage, micro),) if puts_off else ())),
-                 frees=frees)
+            Task("backward", stage, micro, gradients=tuple(edge for edge, _ in (*self.back_in, *self.back_out)),
+                 reads=(saved(stage, micro), *arrived),
+                 writes=(*written, *((put_off_by(stage, micro),) if puts_off else ())), frees=frees)
         )  # fmt: skip
-        for edge in back_out:
-            for peer in peers[edge]:
-                over = peer == peers[edge][-1] and not self._keeps(edge.target)
-                key = (edge.key(micro),)
-                tasks.append(Task("send", stage, micro, edge, peer=peer, reads=key, frees=key if over else ()))
+        for name, (edge, peers) in zip(written, self.back_out, strict=True):
+            for peer in peers:
+                over = peer == peers[-1] and edge.target not in self.own
+                tasks.append(Task("send", stage, micro, edge, peer=peer, reads=(name,), frees=(name,) if over else ()))
         return tasks
-
-    def _source(self, other: int) -> int:
-        return self.meshes.source(self.device, self.stage, other)
-
-    def _keeps(self, other: int) -> bool:
-        """Whether the device itself is in the other stage, and so reads there what it has."""
-        return other in self.meshes.stages(self.device)
 
     def _peers(self, other: int) -> list[int]:
         """The other devices that have from this one what crosses to the other stage."""
@@ -278,11 +292,7 @@ def _step(version: Version, device: int, meshes: Meshes) -> tuple[Task, ...]:
 
     Stages of one device hold one parameter together: nothing is sent.
     """
-    graph, pieces = version.graph, version.pieces
-    # A frozen parameter has no gradient, and no new value after the update.
-    edges = [
-        _parameter(graph, pieces, *pair) for pair in shared_parameters(graph, pieces) if graph.tensor[pair[0]].gradient
-    ]
+    edges = version.copies
     gradients = [replace(edge, what="parameter_gradient", source=edge.target, target=edge.source) for edge in edges]
     stages = meshes.stages(device)
     return (

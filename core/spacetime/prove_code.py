@@ -20,9 +20,15 @@ from partita.spacetime.transform import constant_ops
 ADDED = COLLECTIVES | {"bias"}
 
 
-def prove_code(graph: Graph, pieces: Sequence[Piece], axes: Sequence[Sequence[Axis]]) -> None:
-    """PlanError that names the op, block or tensor where the pieces aren't the model; ``axes[stage]`` are those of the
-    devices of one copy of the stage."""
+# What each op of a piece makes, by its name.
+Made = dict[str, tuple[Value, ...]]
+
+
+def prove_code(graph: Graph, pieces: Sequence[Piece], axes: Sequence[Sequence[Axis]]) -> list[Made]:
+    """What the ops of each piece make. PlanError that names the op, block or tensor where the pieces aren't the model.
+
+    ``axes[stage]`` are those of the devices of one copy of the stage.
+    """
     if odd := [index for index, piece in enumerate(pieces) if piece.stage != index]:
         raise PlanError(f"piece {odd[0]} is said to be of stage {pieces[odd[0]].stage}")
     free = constant_ops(graph)
@@ -35,9 +41,9 @@ def prove_code(graph: Graph, pieces: Sequence[Piece], axes: Sequence[Sequence[Ax
     )
     makers = {name: piece.stage for piece in pieces for s in piece.segments for o in s.ops for name in o.op.outputs}
     ops = {op.name: op for op in graph.ops}
-    for piece in pieces:
-        _piece(graph, ops, free, pieces, makers, piece, _sizes(piece, axes[piece.stage]))
+    made = [_piece(graph, ops, free, pieces, makers, piece, _sizes(piece, axes[piece.stage])) for piece in pieces]
     _ends(graph, pieces, makers)
+    return made
 
 
 def _once(what: str, wanted: Iterable[str], found: Iterable[tuple[str, int]]) -> None:
@@ -82,10 +88,11 @@ def _parameter(graph: Graph, piece: Piece, name: str, sizes: Mapping[str, int]) 
 def _piece(
     graph: Graph, ops: Mapping[str, Op], free: set[str], pieces: Sequence[Piece], makers: Mapping[str, int],
     piece: Piece, sizes: Mapping[str, int],
-) -> None:  # fmt: skip
+) -> Made:  # fmt: skip
     """Follow a piece's values from the batch, the other stages and the parameters to what it gives."""
     stage = piece.stage
     values: dict[str, Value] = {}
+    made: Made = {}
     for role, names in (("input", piece.batch), ("buffer", piece.buffers)):
         for name in names:
             if name not in graph.tensor or graph.tensor[name].role != role:
@@ -99,12 +106,12 @@ def _piece(
     for local in piece.constants:
         if local.op.name not in free or local.form != "whole":
             raise PlanError(f'op "{local.op.name}" is a constant of stage {stage}, but depends on parameters or chance')
-        _run(graph, ops, local, values, f"stage {stage}", sizes)
+        made[local.op.name] = _run(graph, ops, local, values, f"stage {stage}", sizes)
     parameters = {name: _parameter(graph, piece, name, sizes) for name in piece.parameters}
     if odd_names := [name for name in piece.partial if name not in parameters]:
         raise PlanError(f'the gradient of "{odd_names[0]}" is said to be partial in stage {stage}, which hasn\'t it')
     for segment in piece.segments:
-        values.update(_segment(graph, ops, segment, values, parameters, sizes))
+        values.update(_segment(graph, ops, segment, values, parameters, sizes, made))
     for name in piece.outputs:
         if makers.get(name) != stage or name not in values:
             raise PlanError(f'stage {stage} gives "{name}" to others, but none of its blocks makes that')
@@ -121,11 +128,12 @@ def _piece(
                 )
                 + missing
             )
+    return made
 
 
 def _segment(
     graph: Graph, ops: Mapping[str, Op], segment: Segment, values: Mapping[str, Value],
-    parameters: Mapping[str, Value], sizes: Mapping[str, int],
+    parameters: Mapping[str, Value], sizes: Mapping[str, int], made: Made,
 ) -> dict[str, Value]:  # fmt: skip
     """What a block gives, from what is there before it. Its other values are its own."""
     inside = dict(parameters)
@@ -136,7 +144,7 @@ def _segment(
     for local in segment.ops:
         if local.op.block != segment.block:
             raise PlanError(f'op "{local.op.name}" of block "{local.op.block}" is in block "{segment.block}"')
-        _run(graph, ops, local, inside, f'block "{segment.block}"', sizes)
+        made[local.op.name] = _run(graph, ops, local, inside, f'block "{segment.block}"', sizes)
     for region in segment.regions:
         _region(segment, region)
     _in_turns(segment, axes_of_turns={region.axis for region in segment.regions})
@@ -191,8 +199,8 @@ def _in_turns(segment: Segment, axes_of_turns: set[str]) -> None:
 
 def _run(
     graph: Graph, ops: Mapping[str, Op], local: LocalOp, values: dict[str, Value], where: str, sizes: Mapping[str, int]
-) -> None:
-    """Add an op's outputs to the values."""
+) -> tuple[Value, ...]:
+    """Add an op's outputs to the values; and those."""
     op = local.op
     for name in op.inputs:
         if name not in values:
@@ -206,6 +214,7 @@ def _run(
         if name in values:
             raise PlanError(f'op "{op.name}" of {where} makes "{name}", which is there already')
         values[name] = value
+    return tuple(made)
 
 
 def _said(graph: Graph, value: Value, sizes: Mapping[str, int]) -> str:

@@ -84,9 +84,11 @@ def _one_collective(program: Program, position: dict[int, int], there: list[int]
     for other in others:
         theirs = program.queues[other][position[other]]
         if (mine.kind, mine.stage, mine.micro) != (theirs.kind, theirs.stage, theirs.micro):
+            stages = mine.stage != theirs.stage
+            comes, meets = (named(t) + (f" of stage {t.stage}" if stages else "") for t in (mine, theirs))
             raise PlanError(
                 f"the devices {sorted(there)} share collectives and must keep one order: device {first} comes with "
-                f"{named(mine)}, device {other} with {named(theirs)}"
+                f"{comes}, device {other} with {meets}"
             )
 
 

@@ -118,8 +118,8 @@ class _Queue:
                 + (f"device {', '.join(map(str, peers))}" if peers else "none: the device has it itself")
             )
         key = edge.sent(task.micro) if task.kind == "send" else edge.key(task.micro)
-        if (task.reads if task.kind == "send" else task.writes) != (key,):
-            self._fail(f'is said to move {task.reads or task.writes}, its transfer is of "{key}"')
+        if (task.reads, task.writes) != (((key,), ()) if task.kind == "send" else ((), (key,))):
+            self._fail(f'is said to move {[*task.reads, *task.writes]}, its transfer is of "{key}"')
 
     def _turn(self, task: Task) -> None:
         """What a turn reads and writes must be what its piece does."""
@@ -136,8 +136,8 @@ class _Queue:
         elif task.kind == "weight":
             needs, makes = {put_off_by(stage, micro)}, set()
         else:
-            if set(task.gradients) != traffic.back_in | traffic.back_out:
-                odd = set(task.gradients) ^ (traffic.back_in | traffic.back_out)
+            if set(task.gradients) != traffic.gradients:
+                odd = set(task.gradients) ^ traffic.gradients
                 edge = min(odd, key=lambda edge: (edge.tensor, edge.source))
                 self._fail(f"the {said(edge)} is {'not needed' if edge in task.gradients else 'left out'}")
             if len(set(task.gradients)) < len(task.gradients):
@@ -152,8 +152,8 @@ class _Queue:
                 self._fail(
                     f'"{odd_names[0]}" must be among what it {what}, and nothing else: it {what} {sorted(found)}'
                 )
-        if task.kind == "forward" and task.reads != order:
-            self._fail(f"reads {list(task.reads)}; its piece takes them in the order {list(order)}")
+        if len(task.reads) != len(needs) or (task.kind == "forward" and task.reads != order):
+            self._fail(f"reads {list(task.reads)}; its piece takes each once, in the order {list(order or needs)}")
 
     def _name(self, edge: Transfer, micro: int) -> str:
         """Under what a value is there for the stage that reads it."""

@@ -8,6 +8,7 @@ device hand it on without a transfer. The queues are held against this.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from partita.errors import PlanError
 from partita.graph import Graph
@@ -28,9 +29,13 @@ class Traffic:
     back_out: frozenset[Transfer]
     parameters: frozenset[Transfer]
 
-    @property
+    @cached_property
+    def gradients(self) -> frozenset[Transfer]:
+        return self.back_in | self.back_out
+
+    @cached_property
     def each_micro_batch(self) -> frozenset[Transfer]:
-        return self.arriving | self.leaving | self.back_in | self.back_out
+        return self.arriving | self.leaving | self.gradients
 
     def of_device(self, device: int, stage: int, meshes: Meshes) -> dict[tuple[str, Transfer, int], bool]:
         """What a device of the stage sends and receives: (kind, transfer, peer); whether for each micro-batch."""

@@ -6,9 +6,11 @@ of the example inputs; another micro-batch or sequence length is exported again.
 
 from __future__ import annotations
 
+import gc
 import inspect
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -99,7 +101,7 @@ def _export(model: nn.Module, inputs: Inputs) -> ExportedProgram:
         args, kwargs = tuple(on_meta(value) for value in inputs), {}
     _require_arguments(model, args, kwargs)
     try:
-        with without_cache(model):
+        with without_cache(model), _uncollected():
             program = torch.export.export(model, args, kwargs, strict=False)
     except Exception as error:
         reason = str(error).strip().splitlines() or [""]
@@ -112,7 +114,21 @@ def _export(model: nn.Module, inputs: Inputs) -> ExportedProgram:
             f"torch.export can't capture {type(model).__name__}: {type(error).__name__}: {reason[0]}{hint}"
         ) from error
     mutable = [n for n in program.graph.nodes if n.op == "call_function" and _mutates(n)]
-    return program.run_decompositions({}) if mutable else program
+    with _uncollected():
+        return program.run_decompositions({}) if mutable else program
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Keeps the garbage collector still: what it finds may run code of its own (an engine's that ends), and operators
+    called there would be recorded as the model's."""
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
 
 
 def _require_arguments(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:

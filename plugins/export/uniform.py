@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from partita.errors import listed
 from partita.plan import Order, Plan, Stage
+from partita.plugins.export.exported import Inexpressible
 from partita.reach import beyond
 from partita.schedules import Turn, find, one_f_one_b
 
@@ -30,13 +31,22 @@ class Uniform:
 
 
 def uniform(plan: Plan, framework: str) -> tuple[Uniform, list[str]]:
-    """The plan's numbers (those of the first stage), and a sentence for each way in which it is not uniform."""
+    """The plan's numbers (those of the first stage), and a sentence for each way in which it is not uniform.
+
+    Inexpressible for a plan that only Partita's own runtime runs: no change of a number would help.
+    """
+    if found := beyond(plan):
+        reason = (
+            f"No file for {framework} can say that {'; '.join(found)}. Plan for --target partita and start it with "
+            "partita run RECIPE --plan FILE."
+        )
+        raise Inexpressible(framework, [reason])
     first = plan.stages[0]
     reasons = [
-        *_beyond(plan, framework),
         *_unlike_stages(plan, framework),
         *_devices(plan, framework),
         *_order(plan, framework),
+        *_offload(plan, framework),
     ]
     zeros = {strategy.zero for stage in plan.stages for strategy in stage.strategies}
     if len(zeros) > 1:
@@ -51,21 +61,9 @@ def uniform(plan: Plan, framework: str) -> tuple[Uniform, list[str]]:
     return shared, reasons
 
 
-def _beyond(plan: Plan, framework: str) -> list[str]:
-    """What only Partita's own runtime has."""
-    found = beyond(plan)
-    if not found:
-        return []
-    return [
-        f"No file for {framework} can say that {'; '.join(found)}. Plan for --target partita and start it with "
-        "partita run RECIPE --plan FILE."
-    ]
-
-
 def _unlike_stages(plan: Plan, framework: str) -> list[str]:
     choices: dict[str, Callable[[Stage], int]] = {
         "dp": lambda stage: stage.dp,
-        "tp": lambda stage: stage.tp,
         "micro_batches": lambda stage: stage.micro_batches,
     }
     found = []
@@ -113,4 +111,15 @@ def _order(plan: Plan, framework: str) -> list[str]:
         return [
             f'{framework} has no schedule "{order.generator}", it orders turns as 1f1b; plan with --fix schedule=1f1b.'
         ]
+    return []
+
+
+def _offload(plan: Plan, framework: str) -> list[str]:
+    for stage in plan.stages:
+        for block, strategy in zip(stage.blocks, stage.strategies, strict=True):
+            if strategy.offload:
+                return [
+                    f'What block "{block}" keeps for its backward pass waits in the host\'s memory; no file for '
+                    f"{framework} says so here."
+                ]
     return []

@@ -8,7 +8,7 @@ from partita.plan import Axis
 def expert_parallel(draft: Draft) -> None:
     """``ep`` devices share the experts (default all), the others are data-parallel copies."""
     devices = len(draft.devices)
-    ep = draft.argument("ep", devices)
+    ep = draft.argument("ep", devices, of=devices)
     op_assign(draft, draft.blocks, draft.devices, data=devices // ep, expert=ep)
     op_trans(draft, draft.blocks, "batch", "expert")
     op_trans(draft, draft.blocks, "experts", "expert")

@@ -9,7 +9,7 @@ def interlaced(draft: Draft) -> None:
     """``pp`` stages between embedding and head (default: all devices); ``extra`` micro-batches in flight beyond those
     of 1F1B (default: as many as make the step shortest)."""
     first, *layers, last = draft.blocks
-    pp = draft.argument("pp", len(draft.devices))
+    pp = draft.argument("pp", len(draft.devices), of=len(draft.devices))
     data, shares = len(draft.devices) // pp, draft.shares(pp)
     # Copy after copy, and in each the devices of all stages.
     everyone = [share[copy] for copy in range(data) for share in shares]

@@ -6,9 +6,9 @@ from partita.plan import Axis
 
 def interleaved(draft: Draft) -> None:
     """``pp`` groups of devices (default all) with ``chunks`` stages each, of which ``tp`` devices share each layer."""
-    tp, chunks = draft.argument("tp", 1), draft.argument("chunks", 2)
+    tp, chunks = draft.argument("tp", 1, of=len(draft.devices)), draft.argument("chunks", 2)
     pp = draft.argument("pp", max(1, len(draft.devices) // tp))
-    shares = draft.shares(pp)
+    shares = draft.shares(pp, tp)
     for index, blocks in enumerate(draft.parts(draft.blocks, pp * chunks)):
         op_assign(draft, blocks, shares[index % pp], data=len(shares[0]) // tp, tensor=tp)
     if tp > 1:

@@ -7,9 +7,9 @@ from partita.plan import Axis
 
 def staged(draft: Draft, pp: int | None = None) -> None:
     """``pp`` stages (default: what tp leaves) of equal numbers of devices, of which ``tp`` share each layer."""
-    tp = draft.argument("tp", 1)
+    tp = draft.argument("tp", 1, of=len(draft.devices))
     pp = draft.argument("pp", pp or max(1, len(draft.devices) // tp))
-    for blocks, devices in zip(draft.parts(draft.blocks, pp), draft.shares(pp), strict=True):
+    for blocks, devices in zip(draft.parts(draft.blocks, pp), draft.shares(pp, tp), strict=True):
         op_assign(draft, blocks, devices, data=len(devices) // tp, tensor=tp)
     if tp > 1:
         op_trans(draft, draft.blocks, "classes", "tensor")

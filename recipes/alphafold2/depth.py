@@ -1,7 +1,7 @@
 """A stack of any depth from one of three blocks: blocks are alike, and to export each of hundreds takes minutes.
 
-In every pass the middle block of three is repeated. The third one's ops say which tensor of a block plays which part:
-op for op they read and make what the middle one's do.
+In every pass the middle block of three is repeated; what stands between passes (embeddings, recycling) stays as it is.
+The third one's ops say which tensor of a block plays which part: op for op they read and make what the middle one's do.
 """
 
 from __future__ import annotations

@@ -48,6 +48,13 @@ PLANS: dict[str, Callable[[], Plan]] = {
     "one stage again": lambda: recomputing((2, 2), ("RR", "--")),
     "t5": lambda: plan(capture_config(T5, samples=2, seq=8), Layout(pp=2)),
     "vit": lambda: plan(capture_config(VIT, samples=2), Layout(pp=2)),
+    "offload": lambda: replace(
+        made(Layout(dp=2)),
+        stages=tuple(
+            replace(stage, strategies=(*stage.strategies[:-1], replace(stage.strategies[-1], offload=True)))
+            for stage in made(Layout(dp=2)).stages
+        ),
+    ),
     "whole layers": lambda: replace(
         made(Layout(tp=2)),
         stages=tuple(
@@ -63,7 +70,7 @@ EVERY = " ".join(FRAMEWORKS)
     ("name", "refusing", "fact"),
     [
         ("dp", EVERY, "Its stages have dp 2 and 1"),
-        ("tp", EVERY, "Its stages have tp 1 and 2"),
+        ("tp", EVERY, "can say that the stages have tp 1 and 2. Plan for --target partita"),
         ("turns", EVERY, "Its stages have micro_batches 4 and 2"),
         ("uneven", EVERY, "gives its 2 copies 5 samples a micro-batch"),
         ("idle", EVERY, "It leaves devices 4 and 5 idle"),
@@ -88,6 +95,7 @@ EVERY = " ".join(FRAMEWORKS)
         ("last layer again", "deepspeed trainer accelerate", "It recomputes some of its blocks only"),
         ("t5", "megatron", 'block "between.0" comes where "encoder.block.2" would'),
         ("vit", "megatron", "Its samples have no tokens"),
+        ("offload", EVERY, 'What block "head" keeps for its backward pass waits in the host\'s memory'),
         ("whole layers", "megatron", "It leaves 4 layers whole with tp=2"),
     ],
 )

@@ -68,8 +68,12 @@ def case(
     op = Op("op", kind, names, ("o",), "block", attributes=attributes)
     inputs = tuple(Tensor(name, shape, dtype) for name, shape in zip(names, shapes, strict=True))
     made = Case(op, inputs, (Tensor("o", shapes[0]),))
-    (found,) = run(made, sample(made), [shapes[0]])
-    return replace(made, outputs=(Tensor("o", tuple(found.shape)),))
+    found = run(made, sample(made), [shapes[0]])
+    outputs = tuple(
+        Tensor(f"o{index}" if index else "o", tuple(value.shape), str(value.dtype).removeprefix("torch."))
+        for index, value in enumerate(found)
+    )
+    return replace(made, op=replace(op, outputs=tuple(tensor.name for tensor in outputs)), outputs=outputs)
 
 
 @cache
@@ -121,6 +125,9 @@ def listed() -> list[Case]:
         case("attention", "", (2, 6, 24), (2, 6, 24), (2, 6, 24), (2, 4, 6, 6), heads=4, kv_heads=4, causal=False),
         case("rotary", "", (2, 6, 24), head_dim=6),
         case("scale", "", (2, 6), factor=0.25),
+        case("cumsum", "aten.cumsum.default", (4, 6, 5), args=(1,)),
+        case("topk", "aten.topk.default", (4, 6, 5), args=(2,)),
+        case("topk", "aten.topk.default", (4, 6, 5), args=(2, 1)),
     ]  # fmt: skip
 
 

@@ -14,6 +14,10 @@ from torch.nn.functional import layer_norm
 from partita.cli.main import main
 from partita.cli.model import load_model
 from partita.cli.options import problem
+from partita.cost.alike import alike
+from partita.cost.block import block_cost
+from partita.cost.division import split_fraction
+from partita.cost.precision import item_bytes
 from partita.errors import ModelError
 from partita.graph import Graph
 from partita.graph.cuts import block_cuts, unknown_kinds
@@ -159,13 +163,15 @@ def test_the_graph_computes_what_the_module_does(whole: Graph, three: Graph) -> 
 def test_blocks_are_those_of_each_pass_and_share_parameters(whole: Graph) -> None:
     stacks = [[f"passes.{one}.evoformer.{block}" for block in range(4)] for one in range(3)]
     assert [block.name for block in whole.blocks] == [
-        "embedding", *stacks[0], "passes.1.recycle", *stacks[1], "passes.2.recycle", *stacks[2], "head",
+        "embedding", *stacks[0], "between.0", *stacks[1], "between.1", *stacks[2], "head",
     ]  # fmt: skip
     shared = whole.shared_parameters
     assert shared["passes.0.evoformer.3.row.norm.weight"] == tuple(stack[3] for stack in stacks)
-    assert shared["passes.1.recycle.pair_norm.bias"] == ("passes.1.recycle", "passes.2.recycle")
-    # All of the stack's and of recycling's; none of the embedding's and the losses'.
-    assert len(shared) == 4 * 93 + 4
+    # Between two passes the letters are embedded again, and what the pass before made is added.
+    assert shared["passes.0.embedding.offset.weight"] == ("embedding", "between.0", "between.1")
+    assert shared["passes.1.recycle.pair_norm.bias"] == ("between.0", "between.1")
+    # All of the stack's, of the embedding's and of recycling's; none of the losses'.
+    assert len(shared) == 4 * 93 + 5 + 4
     assert {name.split(".")[0] for name in shared} == {"passes"}
     assert {t.name for t in whole.tensors if t.role == "parameter"} == set(dict(factory(TINY)().named_parameters()))
 
@@ -175,14 +181,33 @@ def test_only_the_last_pass_carries_a_gradient(whole: Graph) -> None:
         block.name: {whole.tensor[name].gradient for op in whole.block_ops[block.name] for name in op.outputs}
         for block in whole.blocks
     }
-    for name, flags in flowing.items():
-        if name.startswith(("passes.0", "passes.1")):
+    last = whole.blocks.index(next(block for block in whole.blocks if block.name == "between.1"))
+    for index, (name, flags) in enumerate(flowing.items()):
+        if index < last:
             assert flags == {False}, name
         elif name.startswith("passes.2.evoformer"):
             assert flags == {True}, name
         else:
             assert True in flags, name
     assert all(tensor.gradient for tensor in whole.tensors if tensor.role == "parameter")
+
+
+def test_blocks_of_a_pass_are_alike(whole: Graph) -> None:
+    """All own what they share, or none does; what embeds and the head stand alone."""
+    groups = alike(whole)
+    assert groups.kinds == (0, 1, 1, 1, 1, 5, 6, 6, 6, 6, 10, 11, 11, 11, 11, 15)
+    item = item_bytes(whole, "bf16")
+    for kind in (1, 6, 11):
+        costs = [block_cost(whole, whole.blocks[i].name, groups.classes[kind], 1, item) for i in range(kind, kind + 4)]
+        assert len({(cost.trained, cost.saved_bytes, cost.temporary_bytes, cost.trains) for cost in costs}) == 1
+        assert costs[0].trained == (block_parameters(16, 8, 4, 4, 4) if kind == 1 else 0)
+    for block in whole.blocks[1:5]:
+        own = split_fraction(block_cuts(whole, block.name), {"heads": 2, "hidden": 2})
+        classes, _ = groups.owner_cuts(block.parameters[0], 1)
+        found = split_fraction(classes, {"heads": 2, "hidden": 2})
+        parts = [own(name) for name in block.parameters]
+        assert set(parts) == {0.5, 1.0}
+        assert [found(groups.standing.get(name, name)) for name in block.parameters] == parts
 
 
 @pytest.mark.parametrize("recycles", [0, 1])

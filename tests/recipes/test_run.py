@@ -56,11 +56,12 @@ def test_equal_to_one_device(name: str, tmp_path: Path) -> None:
 
 
 def test_images(tmp_path: Path) -> None:
-    """By Partita's own runtime."""
-    words = ["--devices", "2", "--fix", "pp=2", "--target", "partita", "--compare"]
+    """By Partita's own runtime, with a plan of the library."""
+    words = ["--devices", "2", "--plan-function", "co-shard", "--fix", "pp=2", "--compare"]
     done = partita_run(*words, folder=tmp_path, name="swin-tiny")
     assert done.returncode == 0, done.stderr
-    assert "pp=2" in done.stdout
+    assert "Made by co-shard with shards=2, tp=1, pp=2" in done.stdout
+    assert "for partita\n" in done.stdout
     assert done.stdout.endswith("\nequal: true\n")
     assert "Traceback" not in done.stderr
     logged = re.findall(r"^step +\d+  loss (\d\.\d{6})  +\d+ images/s  step \d", done.stdout, re.M)

@@ -61,15 +61,18 @@ GPT3 = [
         "--checkpoint saved: checkpoints are DeepSpeed's, the plan is for megatron",
     ),
     (["--checkpoint", "FOLDER/short.txt/saved"], "can't be made: Not a directory"),
-    (["--plan-function", "interleavd"], 'there is no plan "interleavd" in the library. Did you mean \'interleaved\''),
+    (["--plan-function", "interleavd"], "there is no plan \"interleavd\" in the library. Did you mean 'interleaved'"),
     (["--plan-function", "nowhere.py:mine"], '"nowhere.py:mine": there is no file nowhere.py'),
-    (["--plan-function", "interleaved", "--fix", "q=2"], '"interleaved" asks for no number "q". Known: chunks'),
+    (
+        ["--devices", "2", "--plan-function", "interleaved", "--fix", "q=2"],
+        '"interleaved" asks for no number "q". Known: chunks',
+    ),
     (["--plan-function", "interleaved", "--fix", "pp=3"], "4 devices can't be divided into 3 equal parts"),
     (["--plan-function", "1f1b", "--plan", "FOLDER/plan.json"], "--plan-function with --plan"),
     *(
         (
             ["--plan-function", "interleaved", "--devices", "2", "--target", target],
-            f"target {target} can't train this plan: device 0 serves the stages \"stage0\" and \"stage2\"; target partita",
+            f'target {target} can\'t train this plan: device 0 serves the stages "stage0" and "stage2"; target partita',
         )
         for target in ("deepspeed", "megatron")
     ),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -34,7 +35,7 @@ from partita.spacetime.lower import lower
 from partita.spacetime.program import Program, Task
 from tests.ranks.pool import Pool
 from tests.runtime.engines import Case
-from tests.runtime.models import MODELS
+from tests.runtime.models import MODELS, Batch
 from tests.runtime.parity import assert_equal
 from tests.runtime.programs import Layout, plan, program
 from tests.runtime.test_memory import Storages
@@ -59,6 +60,15 @@ LIBRARY: dict[str, dict[str, int]] = {
     "interleaved": {"pp": 2}, "zero-bubble": {"pp": 2}, "interlaced": {"pp": 2}, "co-shard": {"pp": 2},
     "sequence-parallel": {"tp": 2}, "context-parallel": {"cp": 2},
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """Of tiny tensors more threads for each virtual device cost more than they give."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def assert_one_device(found: Model, divided: Program) -> None:
@@ -116,7 +126,7 @@ def test_every_schedule_and_axis_goes_with_it(name: str, zero: int) -> None:
 class State:
     """Elements on a device. At rest: parameters, what the optimizer updates, its moments, the elements of chunks that
     are there; ``gradients``: the most between two tasks before the reduction, of the stage's own parameters. ``kept``:
-    bytes that a forward turn has made and left."""
+    bytes that a forward pass has made and left."""
 
     local: list[int]
     parameters: int
@@ -127,15 +137,14 @@ class State:
 
 
 def states(found: Model, divided: Program) -> dict[int, State]:
-    """What every virtual device has, after two steps."""
+    """What every virtual device has, of which each has one stage, after a step."""
     cast, device = Cast(divided), torch.device("cpu")
 
     def part(number: int, groups: Groups) -> State:
         captured = found.captured
         stages = make_stages(Lowered(captured, divided), groups, Initialised(captured.skeleton, 0), 0, device)
         (stage,) = stages.values()
-        most, kept, copy = 0, 0, divided.places[number][0].data
-        reduced = False
+        most, reduced = 0, False
 
         def look(task: Task) -> None:
             nonlocal most, reduced
@@ -145,25 +154,9 @@ def states(found: Model, divided: Program) -> dict[int, State]:
 
         runtime = Runtime(divided, stages, groups, device=device, observe=look)
         engine = TorchEngine(stages, groups, optimizers(stages, adam))
-        forward = engine.forward
-
-        def counted(*given: Any) -> dict[str, Tensor]:
-            nonlocal kept
-            with Storages() as storages:
-                outputs = forward(*given)
-                own = {parameter.untyped_storage().data_ptr() for parameter in stage.parameters()}
-                made = [found for pointer, found in storages.made.items() if pointer not in own]
-                kept = sum(size for reference, size in made if not reference.expired())
-            return outputs
-
-        engine.forward = counted  # type: ignore[method-assign]
-        for step in range(2):
-            reduced = False
-            batch = found.example(divided.samples * divided.micro_batches * (copy + 1))
-            own = {name: value[-divided.samples * divided.micro_batches :] for name, value in batch.items()}
-            split = [value.split(divided.samples) for value in own.values()]
-            runtime.step((dict(zip(own, values, strict=True)) for values in zip(*split, strict=True)), engine)
-            assert engine.optimizers[0].state, step
+        micro = [found.example(divided.samples)] * divided.micro_batches
+        kept = _kept_bytes(stage, groups, micro[0])
+        runtime.step(iter(micro), engine)
         (optimizer,) = engine.optimizers.values()
         moments = [value for of in optimizer.state.values() for key, value in of.items() if key.startswith("exp_avg")]
         shapes = [p.shape if (one := stage.divided(n)) is None else one.shape for n, p in stage.trained.items()]
@@ -174,6 +167,19 @@ def states(found: Model, divided: Program) -> dict[int, State]:
         )  # fmt: skip
 
     return cast.play(part)
+
+
+def _kept_bytes(stage: StageModule, groups: Groups, batch: Batch) -> int:
+    """Of what a forward pass makes, the bytes that its backward pass will need."""
+    with Storages() as storages:
+        outputs = stage(batch, {}, (0,))
+    # What virtual devices have gathered is there until all have taken it.
+    groups.everyone.objects(None)
+    gc.collect()
+    own = {parameter.untyped_storage().data_ptr() for parameter in stage.parameters()}
+    made = [found for pointer, found in storages.made.items() if pointer not in own]
+    assert outputs
+    return sum(size for reference, size in made if not reference.expired())
 
 
 def _gradients(stage: StageModule, name: str) -> int:
@@ -199,7 +205,7 @@ def test_each_copy_has_its_share(layout: Layout) -> None:
         # Whole ones are laid out with their padding.
         padded = share * layout.dp
         assert (one.parameters, two.parameters, three.parameters) == (padded, padded, share)
-        # What a forward turn leaves are activations: none of the parameters that it has gathered.
+        # What a forward pass leaves are activations: none of the parameters that it has gathered.
         assert one.kept == two.kept == three.kept == whole.kept
 
 

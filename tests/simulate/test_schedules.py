@@ -1,4 +1,4 @@
-"""Schedules whose devices serve several stages, or put weight gradients off, in the simulator: their papers' figures."""
+"""Schedules whose devices serve several stages, or put weight gradients off, in the simulator: the papers' figures."""
 
 from __future__ import annotations
 

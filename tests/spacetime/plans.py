@@ -19,24 +19,24 @@ from tests.spacetime.programs import products
 
 
 def recycled() -> Graph:
-    """A letter's vector goes through two layers three times, the last time alone with a gradient, then to a sum.
+    """Vectors go through two layers three times, the last time alone with a gradient.
 
-    Every pass has the same parameters, and reads the letters again.
+    Every pass has the same parameters. A layer also adds what the layer before it was given.
     """
     tensors = [Tensor("x", (2, 4, 6), role="input", gradient=False)]
     tensors += [Tensor(f"w{i}", (6, 6), role="parameter") for i in range(2)]
-    ops, blocks, last = [], [], "x"
+    ops, blocks, before, last = [], [], "x", "x"
     for turn in range(3):
         for layer in range(2):
             name, trained = f"p{turn}.{layer}", turn == 2
             tensors += [Tensor(f"{name}.{part}", (2, 4, 6), gradient=trained) for part in ("h", "s", "y")]
             ops += [
                 Op(f"{name}.linear", "linear", (last, f"w{layer}"), (f"{name}.h",), name),
-                Op(f"{name}.add", "add", (f"{name}.h", "x"), (f"{name}.s",), name),
+                Op(f"{name}.add", "add", (f"{name}.h", before), (f"{name}.s",), name),
                 Op(f"{name}.tanh", "tanh", (f"{name}.s",), (f"{name}.y",), name),
             ]
             blocks.append(Block(name, (f"w{layer}",) if turn == 0 else ()))
-            last = f"{name}.y"
+            before, last = last, f"{name}.y"
     return check(Graph("recycled", 2, None, tuple(tensors), tuple(ops), tuple(blocks), ("x",), (last,)))
 
 
@@ -90,6 +90,8 @@ CASES = {
     "zero-bubble tp": Case("zero-bubble", 4, numbers={"pp": 2, "tp": 2}), "interlaced": Case("interlaced", 2),
     "interlaced dp": Case("interlaced", 4, copies=2, numbers={"pp": 2}), "3f1b": Case("3f1b", 2, "recycled"),
     "3f1b dp": Case("3f1b", 4, "recycled", copies=2, numbers={"pp": 2}),
+    "interleaved dp": Case("interleaved", 4, copies=2, numbers={"pp": 2}),
+    "context mixture dp": Case("context-parallel", 4, "mixture", copies=2, numbers={"cp": 2}),
     "3f1b alone": Case("3f1b", 1, "recycled"), "interlaced 4": Case("interlaced", 4),
 }  # fmt: skip
 

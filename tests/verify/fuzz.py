@@ -32,7 +32,9 @@ from partita.schedules import Turn
 from tests.runtime.models import MODELS, tokens
 
 CONFIGS = Path(__file__).parent.parent / "data" / "configs"
-NAMES = ("gpt2", "gpt2 dropout", "t5", "llama", "swin", "mixture", "alphafold2")
+NAMES = ("gpt2", "gpt2 dropout", "gpt2 frozen start", "t5", "llama", "swin", "mixture", "alphafold2")
+# By hand: a skip, a tied weight, a value without a gradient, values of several kinds between stages.
+SMALL = ("skip", "tied scalar", "tied scalar frozen", "zeros between", "three between", "two between")
 RECIPES = {"mixture": ("mixture-tiny", 8), "alphafold2": ("alphafold2-tiny", None)}
 
 
@@ -53,7 +55,7 @@ def case(seed: int, names: Sequence[str] = NAMES) -> Case:
     draw = Random(seed)
     copies = draw.choice((1, 1, 1, 2, 2, 3))
     width = draw.randint(1, 6 // copies)
-    return Case(seed, draw.choice(names), copies, width, draw.randint(1, 4), draw.choice((1, 2)))
+    return Case(seed, draw.choice(names), copies, width, draw.randint(1, 4), draw.choice((1, 2, 2)))
 
 
 @cache
@@ -64,10 +66,14 @@ def module(name: str) -> tuple[Callable[[], nn.Module], Example]:
     if name == "swin":
         return module_of_config(CONFIGS / "swin-odd.json", None)
 
-    def example(samples: int) -> Mapping[str, Any]:
-        return tokens(samples, torch.Generator().manual_seed(0), False, seq=8)
+    kind = MODELS[name]
 
-    return MODELS[name].build, example
+    def example(samples: int) -> Mapping[str, Any]:
+        drawn = torch.Generator().manual_seed(0)
+        # What 2, 3 and 4 divide.
+        return tokens(samples, drawn, False, seq=12) if kind.batch is tokens else kind.batch(samples, drawn, False)
+
+    return kind.build, example
 
 
 @cache
@@ -90,8 +96,12 @@ def plan(case: Case) -> Plan:
 
 def _draw(draft: Draft, case: Case, draw: Random) -> None:
     bounds = sorted(draw.sample(range(1, len(draft.blocks)), min(len(draft.blocks) - 1, draw.randint(0, 5))))
+    # Stages that share a parameter must have it alike: mostly they all have one mesh, and the same dims cut.
+    alike = bool(draft.graph.shared_parameters) and draw.random() < 0.8
+    mesh, cut = _mesh(case, draw), _Cuts(draw)
     for blocks in (draft.blocks[a:b] for a, b in zip([0, *bounds], [*bounds, len(draft.blocks)], strict=True)):
-        _stage(draft, blocks, case, draw)
+        mesh = mesh if alike else _mesh(case, draw)
+        _stage(draft, blocks, case, mesh, cut if alike else _Cuts(draw), draw)
     op_trans(draft, draft.blocks, "batch", Axis("micro", case.micro_batches, "turns"))
     again = draw.choice((0, 0, 0.5, 1))
     recompute(draft, [block for block in draft.blocks if draw.random() < again])
@@ -99,35 +109,63 @@ def _draw(draft: Draft, case: Case, draw: Random) -> None:
     op_order(draft, turns=_turns(draft, case, draw))
 
 
-def _stage(draft: Draft, blocks: Sequence[str], case: Case, draw: Random) -> None:
-    """A stage on some of each copy's devices; what of its blocks is cut along which axis of its mesh."""
+@dataclass(frozen=True)
+class _Mesh:
+    """A stage's devices in one copy: their number, of which ``tensor`` are the innermost axis, ``other`` the rest."""
+
+    width: int
+    tensor: int
+    other: str
+
+
+def _mesh(case: Case, draw: Random) -> _Mesh:
     # Few dims are divided by 3 and 5.
-    width = draw.choice([w for w in (*(1, 2, 4) * 4, 3, 5, 6) if w <= case.width])
-    seats = draw.sample(range(case.width), width)
-    devices = [copy * case.width + seat for copy in range(case.copies) for seat in seats]
+    width = draw.choice([w for w in (*(1, 2, 2, 4, 4) * 3, 3, 5, 6) if w <= case.width])
     tensor = draw.choice([d for d in range(1, width + 1) if width % d == 0])
-    other = "expert" if case.samples % (width // tensor) == 0 and draw.random() < 0.5 else "context"
-    op_assign(draft, blocks, devices, data=case.copies, **{other: width // tensor}, tensor=tensor)
-    some = draw.choice((1.0, 1.0, 0.5))
+    samples = case.samples % (width // tensor) == 0
+    return _Mesh(width, tensor, "expert" if samples and draw.random() < 0.6 else "context")
+
+
+class _Cuts:
+    """What is cut where a block has it, drawn when it is first asked for."""
+
+    def __init__(self, draw: Random):
+        self.draw, self.drawn = draw, {}
+
+    def __call__(self, what: str, chance: float) -> bool:
+        return self.drawn.setdefault(what, self.draw.random() < chance)
+
+
+def _stage(draft: Draft, blocks: Sequence[str], case: Case, mesh: _Mesh, cut: _Cuts, draw: Random) -> None:
+    """A stage on some of each copy's devices; what of its blocks is cut along which axis of its mesh."""
+    # A device that serves several stages of one mesh has one number in all of them.
+    alike, devices = draw.random() < 0.7, []
+    for copy in range(case.copies):
+        if not (alike and devices):
+            seats = [draw.choice(range(place, case.width, mesh.width)) for place in range(mesh.width)]
+            if draw.random() < 0.15:
+                draw.shuffle(seats)
+        devices += [copy * case.width + seat for seat in seats]
+    others = mesh.width // mesh.tensor
+    op_assign(draft, blocks, devices, data=case.copies, **{mesh.other: others}, tensor=mesh.tensor)
+    some = 1.0 if cut("all blocks", 0.6) else 0.5
     shards = Axis("shard", draw.choice((2, 2, 2, 2, 3, 4)), "turns")
-    turns, sequence = draw.random() < 0.25, draw.random() < 0.3
     for block in blocks:
         if draw.random() >= some:
             continue
         classes = draft.classes(block)
-        if width > tensor and other == "context":
+        if others > 1 and mesh.other == "context" and case.model not in SMALL:
             op_trans(draft, [block], "sequence", "context")
-        if width > tensor and other == "expert":
+        if others > 1 and mesh.other == "expert":
             op_trans(draft, [block], "batch", "expert")
             if "experts" in classes:
                 op_trans(draft, [block], "experts", "expert")
-        if tensor > 1 and sequence:
+        if mesh.tensor > 1 and case.model not in SMALL and cut("sequence", 0.3):
             op_trans(draft, [block], "sequence", "tensor")
         for dim in classes:
-            # A parameter that two blocks share must be cut in both.
-            if tensor > 1 and draw.random() < (0.1 if dim == "vocabulary" else 0.8):
+            if mesh.tensor > 1 and cut(dim, 0.5 if dim == "vocabulary" else 0.8):
                 op_trans(draft, [block], dim, "tensor")
-            if turns and dim in ("heads", "hidden") and draw.random() < 0.8:
+            if cut("turns", 0.25) and dim in ("heads", "hidden") and cut(f"{dim} in turns", 0.8):
                 op_trans(draft, [block], dim, shards)
 
 

@@ -103,7 +103,7 @@ class Codes:
             )
         stages = [stage_code(stage) for stage in self.plan.stages]
         pieces = transform(captured.graph, stages, returned=self.live)
-        prove_code(captured.graph, pieces, [stage.tp for stage in self.plan.stages])
+        prove_code(captured.graph, pieces, [stage.inner for stage in self.plan.stages])
         piece = pieces[self.place.stage]
         code = self.stage.another(captured.graph, piece, captured.buffers)
         return Compiled(captured, Version(captured.graph, pieces), code, loss_ops(piece, captured.graph.loss))

@@ -58,6 +58,7 @@ class Loop:
     def __init__(self, plan: Plan, prepared: Prepared, skeleton: Skeleton, seed: int, *, divided: bool):
         self.plan = plan
         self.program = prepared.lowered.program
+        self.stages = prepared.stages
         self.stage = prepared.stage
         self.groups: Groups = prepared.groups
         self.device = prepared.runtime.device
@@ -65,8 +66,8 @@ class Loop:
         self.steps = 0
         self.observe: Callable[[Task], None] | None = None
         self.together = Together(self.groups.everyone.process_group)
-        self.place = self.program.places[self.groups.rank]
-        copy = [d for d, place in self.program.places.items() if place.data == self.place.data]
+        self.place = self.program.only_place(self.groups.rank)
+        copy = [d for d, (place,) in self.program.places.items() if place.data == self.place.data]
         self.members = sorted(copy)
         self.alone = len(self.members) == 1
         # Nobody else is needed to look: unless parameters are divided over copies (ZeRO-3).
@@ -192,7 +193,7 @@ class Loop:
             return agree(self.groups.everyone, failure, counted)
 
     def _reads(self, codes: Sequence[Compiled], rank: int) -> set[str]:
-        stage = self.program.places[rank].stage
+        stage = self.program.only_place(rank).stage
         return set().union(*(code.arguments(stage) for code in codes))
 
     def _micro(
