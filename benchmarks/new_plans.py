@@ -117,7 +117,7 @@ WORKLOADS = (
     ),
     Workload(
         "Swin 27B", lambda: capture_config(swin("swin-56l"), samples=1, dtype="float16"), 32, 32, "unfused", "co-shard",
-        co_shard, {"tp": (4, 8), "pp": (1, 2, 4, 8), "shards": (4, 8), "blocks": (4,)}, "up to 3.5×",
+        co_shard, {"tp": (4, 8), "pp": (2, 4, 8), "shards": (4,), "blocks": (4,)}, "up to 3.5×",
         "stages of equal work fit only where layers are cut over two nodes, as the paper's do; with shards, or stages "
         "cut by memory, one node is enough",
     ),
@@ -244,6 +244,9 @@ def recut(stages: Stages) -> Plan | None:
     plan, limit = stages.plan, stages.cluster.device.memory_bytes
     if plan.order.generator != "1f1b":
         return plan
+    # A block may move to a stage that had no use for its axes of turns.
+    axes = tuple(dict.fromkeys(axis for stage in plan.stages for axis in stage.other_axes))
+    plan = replace(plan, stages=tuple(replace(stage, other_axes=axes) for stage in plan.stages))
     first, last = plan.stages[0], plan.stages[-1]
     pairs = [(b, s) for stage in plan.stages for b, s in zip(stage.blocks, stage.strategies, strict=True)]
     # Each block as a stage by itself; the last on the last stage's devices, for it may have copies of parameters.

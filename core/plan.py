@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from functools import cache
-from math import prod
+from math import lcm, prod
 from pathlib import Path
 from typing import Any, Literal
 
@@ -248,6 +248,19 @@ class Plan:
     search: Search
     idle_devices: tuple[int, ...] = field(default=())
     version: Literal[1] = 1
+
+    @property
+    def sample_parts(self) -> int:
+        """Into how many parts axes inside a copy cut its samples (expert parallelism): a graph must have a multiple."""
+        return lcm(
+            *(
+                prod(axis.size for axis in stage.inner if axis.name in cut.axes)
+                for stage in self.stages
+                for strategy in stage.strategies
+                for cut in strategy.cuts
+                if cut.dim == "batch"
+            )
+        )
 
     @property
     def devices(self) -> tuple[int, ...]:

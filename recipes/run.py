@@ -91,7 +91,7 @@ def _plan(
 
     stated = (name, cluster, devices if cluster == "cpu" else None, global_batch, seq, precision, "adam", None)
     if function is not None:
-        found, seconds = by_function(options.problem(*stated, target or "partita", ()), function, fix)
+        found, seconds = by_function(options.problem(*stated, target or "partita", ()), name, function, fix)
     else:
         found, seconds = search(options.problem(*stated, target or "deepspeed", fix))
     print(plan_text(found, seconds), flush=True)

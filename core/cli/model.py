@@ -14,14 +14,14 @@ FORMS = (
 )
 
 
-def load_model(model: str, seq: int | None, dtype: str) -> Graph:
-    """The graph of MODEL with one sample, or with as many as its example inputs have.
+def load_model(model: str, seq: int | None, dtype: str, samples: int = 1) -> Graph:
+    """The graph of MODEL with one sample or more, or with as many as its example inputs have.
 
     InputError for a file that isn't there, ModelError for a name that nobody knows.
     """
     if not model.strip():
         raise InputError(f'MODEL is empty ("{model}"). {FORMS}')
-    graph: Graph | None = plugins().hook.partita_capture(model=model, samples=1, seq=seq, dtype=dtype)
+    graph: Graph | None = plugins().hook.partita_capture(model=model, samples=samples, seq=seq, dtype=dtype)
     if graph is None:
         raise unknown(model)
     return graph

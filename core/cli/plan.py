@@ -50,7 +50,7 @@ def plan(
 
     given = (model, cluster, devices, global_batch, seq, precision, optimizer, memory_gib)
     if plan_function is not None:
-        found, seconds = by_function(options.problem(*given, target or "partita", ()), plan_function, fix or ())
+        found, seconds = by_function(options.problem(*given, target or "partita", ()), model, plan_function, fix or ())
     else:
         found, seconds = search(options.problem(*given, target or "deepspeed", fix or ()))
     if output is not None:
@@ -65,15 +65,20 @@ def plan(
         answer.write(plan_text(found, seconds) + (f"\nwritten: {output}" if output is not None else ""))
 
 
-def by_function(problem: Problem, name: str, fix: Sequence[str]) -> tuple[Plan, float]:
+def by_function(problem: Problem, model: str, name: str, fix: Sequence[str]) -> tuple[Plan, float]:
     """The plan of a plan function, with what its simulation predicts, and the seconds that it took."""
+    from partita.cli.model import load_model
+    from partita.cost.precision import compute_dtype
     from partita.draft import drafted
     from partita.drafted import numbers, plan_function
     from partita.simulate.predict import predicted
 
     start = time.perf_counter()
     plan = drafted(plan_function(name), name, problem, numbers(fix))
-    return predicted(problem.graph, plan, problem.cluster), time.perf_counter() - start
+    graph = problem.graph
+    if graph.samples % plan.sample_parts:
+        graph = load_model(model, graph.seq, compute_dtype(problem.precision), plan.sample_parts)
+    return predicted(graph, plan, problem.cluster), time.perf_counter() - start
 
 
 def search(problem: Problem) -> tuple[Plan, float]:

@@ -23,7 +23,7 @@ def model_of(plan: Plan, path: str, model: str | None) -> Graph:
     from partita.cli.model import load_model
     from partita.cost.precision import compute_dtype
 
-    return load_model(name_of(plan, path, model), plan.seq, compute_dtype(plan.precision))
+    return load_model(name_of(plan, path, model), plan.seq, compute_dtype(plan.precision), plan.sample_parts)
 
 
 def name_of(plan: Plan, path: str, model: str | None) -> str:

@@ -22,6 +22,8 @@ def division(
     size = {axis.name: axis.size for axis in stage.axes}
     turns = {axis.name for axis in stage.axes if axis.kind == "turns"}
     known = {cut.name: cut for cut in classes}
+    if odd := [axis for cut in strategy.cuts for axis in cut.axes if axis not in size]:
+        raise PlanError(f'block "{block}" is cut along "{odd[0]}"; its stage has {", ".join(size)}')
     flows: dict[str, tuple[str, ...]] = {"batch": (), "sequence": ()}
     found: list[ClassCut] = []
     for cut in strategy.cuts:

@@ -2,17 +2,20 @@
 another, so that the activations of one shard alone are there at a time."""
 
 from partita.draft import Draft, op_order, op_trans, recompute
+from partita.errors import PlanError
 from partita.plan import Axis
 from partita.plugins.library.pipeline import staged
 
 
 def co_shard(draft: Draft) -> None:
-    """``shards`` of the first ``blocks`` blocks that have heads (default all); ``pp`` (default 1) and ``tp`` as
+    """``shards`` of the first ``blocks`` blocks that have heads or hidden units (default all); ``pp`` (default 1) and ``tp`` as
     in a pipeline."""
     shards = Axis("shard", draft.argument("shards", 2), "turns")
     staged(draft, pp=1)
-    layers = [block for block in draft.blocks if "heads" in draft.classes(block)]
-    layers = layers[: draft.argument("blocks", max(1, len(layers)))]
+    layers = [block for block in draft.blocks if {"heads", "hidden"}.intersection(draft.classes(block))]
+    if not layers:
+        raise PlanError(f'no block of "{draft.graph.name}" has heads or hidden units that could be cut into shards')
+    layers = layers[: draft.argument("blocks", len(layers))]
     for dim in ("heads", "hidden"):
         if any(dim in draft.classes(block) for block in layers):
             op_trans(draft, layers, dim, shards)

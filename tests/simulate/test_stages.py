@@ -159,3 +159,10 @@ def test_a_plan_that_no_formula_speaks_of_is_told_by_its_queues(graph):
     assert sentences(differs, simulated, found, cluster) == [
         "No formula speaks of such a plan: the queues alone say what it takes."
     ]
+
+
+def test_a_cut_along_an_axis_that_the_stage_lacks_is_refused(graph):
+    found = shard(made(graph, parse_cluster("1xa100-80gb"), batch=8, micro_batches=1), 2)
+    bare = replace(found, stages=(replace(found.stages[0], other_axes=()),))
+    with pytest.raises(PlanError, match='"shard"; its stage has data, tensor, micro'):
+        Stages(graph, bare, CLUSTER, alike(graph)).memory(0)

@@ -16,7 +16,8 @@ from random import Random
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
 from partita.adapters.transformers.module import module_of_config
 from partita.adapters.verify.batch import Example, wide
@@ -34,7 +35,8 @@ from tests.runtime.models import MODELS, tokens
 CONFIGS = Path(__file__).parent.parent / "data" / "configs"
 NAMES = ("gpt2", "gpt2 dropout", "gpt2 frozen start", "t5", "llama", "swin", "mixture", "alphafold2")
 # By hand: a skip, a tied weight, a value without a gradient, values of several kinds between stages.
-SMALL = ("skip", "tied scalar", "tied scalar frozen", "zeros between", "three between", "two between")
+SCALARS = ("skip", "tied scalar", "tied scalar frozen", "zeros between")
+SMALL = ("web", "web dropout", "three between", "two between", *SCALARS)
 RECIPES = {"mixture": ("mixture-tiny", 8), "alphafold2": ("alphafold2-tiny", None)}
 
 
@@ -58,11 +60,51 @@ def case(seed: int, names: Sequence[str] = NAMES) -> Case:
     return Case(seed, draw.choice(names), copies, width, draw.randint(1, 4), draw.choice((1, 2, 2)))
 
 
+class Layer(nn.Module):
+    """A residual layer of two matrices that drops at random."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.norm, self.wide, self.narrow = nn.LayerNorm(8), nn.Linear(8, 16), nn.Linear(16, 8)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.drop(self.narrow(functional.gelu(self.wide(self.norm(x)))))
+
+
+class Web(nn.Module):
+    """Six layers that read what is far behind them: two have the weights of two others, one is frozen, and what one
+    reads takes no gradient back."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.first, self.second, self.frozen, self.third = (Layer(dropout) for _ in range(4))
+        self.first_again, self.second_again = Layer(dropout), Layer(dropout)
+        for mine, other in ((self.first_again, self.first), (self.second_again, self.second)):
+            mine.norm, mine.wide, mine.narrow = other.norm, other.wide, other.narrow
+        self.frozen.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = self.first(x)
+        second = self.second(first)
+        frozen = self.frozen(second + first)
+        again = self.first_again(frozen.detach())
+        third = self.third(again + first)
+        return self.second_again(third + second).square().mean()
+
+
 @cache
 def module(name: str) -> tuple[Callable[[], nn.Module], Example]:
     """How to build a model, and its arguments for so many samples."""
     if name in RECIPES:
         return module_of(*RECIPES[name])
+    if name.startswith("web"):
+        dropout = 0.1 if name == "web dropout" else 0.0
+
+        def points(samples: int) -> Mapping[str, Any]:
+            return {"x": torch.randn(samples, 12, 8, generator=torch.Generator().manual_seed(0))}
+
+        return lambda: Web(dropout), points
     if name == "swin":
         return module_of_config(CONFIGS / "swin-odd.json", None)
 
@@ -154,13 +196,13 @@ def _stage(draft: Draft, blocks: Sequence[str], case: Case, mesh: _Mesh, cut: _C
         if draw.random() >= some:
             continue
         classes = draft.classes(block)
-        if others > 1 and mesh.other == "context" and case.model not in SMALL:
+        if others > 1 and mesh.other == "context" and case.model not in SCALARS:
             op_trans(draft, [block], "sequence", "context")
         if others > 1 and mesh.other == "expert":
             op_trans(draft, [block], "batch", "expert")
             if "experts" in classes:
                 op_trans(draft, [block], "experts", "expert")
-        if mesh.tensor > 1 and case.model not in SMALL and cut("sequence", 0.3):
+        if mesh.tensor > 1 and case.model not in SCALARS and cut("sequence", 0.3):
             op_trans(draft, [block], "sequence", "tensor")
         for dim in classes:
             if mesh.tensor > 1 and cut(dim, 0.5 if dim == "vocabulary" else 0.8):
@@ -192,14 +234,26 @@ def _turns(draft: Draft, case: Case, draw: Random) -> dict[int, list[Turn]]:
             lambda turn: turn.phase != "forward",
         )
     )
-    order: list[Turn] = []
-    done: set[Turn] = set()
-    while len(order) < len(after):
-        ready = [turn for turn, needs in after.items() if turn not in done and needs <= done]
-        order.append(min(ready, key=lambda turn: (taste(turn), draw.random())))
-        done.add(order[-1])
     used = sorted({device for stage in stages for device in stage.devices})
+    # Rarely each device takes what it likes next of its own: most such orders wait for each other for ever.
+    if draw.random() < 0.1:
+        return {
+            device: _ordered(after, taste, draw, lambda t, d=device: d in stages[t.stage].devices) for device in used
+        }
+    order = _ordered(after, taste, draw, lambda turn: True)
     return {device: [turn for turn in order if device in stages[turn.stage].devices] for device in used}
+
+
+def _ordered(
+    after: Mapping[Turn, set[Turn]], taste: Callable[[Turn], int], draw: Random, mine: Callable[[Turn], bool]
+) -> list[Turn]:
+    """An order of the turns of ``after`` that are ``mine``, each after what it needs of them."""
+    wanted = {turn: {other for other in needs if mine(other)} for turn, needs in after.items() if mine(turn)}
+    order: dict[Turn, None] = {}
+    while len(order) < len(wanted):
+        ready = [turn for turn, needs in wanted.items() if turn not in order and needs <= order.keys()]
+        order[min(ready, key=lambda turn: (taste(turn), draw.random()))] = None
+    return list(order)
 
 
 def _reads(graph: Graph, stages: Sequence[Sequence[str]]) -> tuple[list[set[int]], set[int]]:
