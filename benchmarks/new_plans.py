@@ -259,8 +259,11 @@ def recut(stages: Stages) -> Plan | None:
     )
     memory = [alone.memory(index) for index in range(len(single))]
     state = np.array([one.parameters + one.gradients + one.optimizer for one in memory])
-    held, temporary = np.array([one.activations for one in memory]), np.array([one.temporary for one in memory])
     turns = [alone.turns(stage) for stage in single]
+    # A block without gradient keeps nothing: its activations are there while it runs.
+    kept = np.array([turn.backward > 0 for turn in turns])
+    activations, temporary = (np.array([getattr(one, name) for one in memory]) for name in ("activations", "temporary"))
+    held, temporary = np.where(kept, activations, 0), np.where(kept, temporary, activations)
     seconds = np.array([turn.forward + turn.backward for turn in turns])
     count = len(plan.stages)
 

@@ -31,6 +31,7 @@ from partita.plan import (
     SharedParameter,
     Stage,
     Strategy,
+    check_plan,
 )  # fmt: skip
 from partita.problem import Problem
 from partita.schedules import Turn, find
@@ -258,7 +259,8 @@ def op_order(
 def drafted(function: PlanFunction, name: str, problem: Problem, arguments: Mapping[str, int]) -> Plan:
     """The plan that a plan function records, without a prediction.
 
-    PlanError where it says too little, or contradicts itself, and for arguments that it never asks for.
+    PlanError where it says too little, or contradicts itself, and for arguments that it never asks for; InputError
+    where the plan's counts don't close.
     """
     draft = Draft(problem, tuple(range(problem.cluster.devices)), arguments)
     function(draft)
@@ -285,7 +287,7 @@ def drafted(function: PlanFunction, name: str, problem: Problem, arguments: Mapp
         )
     used = {device for stage in draft.stages for device in stage.devices}
     said = ", ".join(f"{key}={arguments.get(key, value)}" for key, value in draft.asked.items())
-    return Plan(
+    plan = Plan(
         model=draft.graph.name, problem=problem.digest, cluster=problem.cluster.name, target=problem.target,
         precision=problem.precision, optimizer=problem.optimizer, seq=draft.graph.seq,
         global_batch=problem.global_batch, schedule=order.generator, order=order, stages=tuple(draft.stages),
@@ -293,6 +295,7 @@ def drafted(function: PlanFunction, name: str, problem: Problem, arguments: Mapp
         reasons=(f"Made by {name}" + (f" with {said}." if said else "."),),
         search=Search(name, False, 0.0, 1), idle_devices=tuple(d for d in draft.devices if d not in used),
     )  # fmt: skip
+    return check_plan(plan, name)
 
 
 NOTHING = Prediction(0.0, 0.0, {}, 0.0, Breakdown("", 0.0, 0.0, 0.0, 0.0, 0.0, ()))

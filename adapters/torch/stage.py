@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 from partita.adapters.torch.execute import Call, Context, compiled, is_random, loss_arguments
@@ -134,19 +135,21 @@ class BlockModule(nn.Module):
         inputs: dict[str, Tensor],
         context: Context,
         again: bool = False,
+        beneath: saved_tensors_hooks | None = None,
     ) -> dict[str, Tensor]:
         """The segment's outputs by name, from its inputs and the block's parameters.
 
         A value goes as soon as no op reads it any more: only what autograd saved outlives the block. ``again``: the
-        backward pass computes all of it again.
+        backward pass computes all of it again. ``beneath``: where what autograd saves goes.
         """
         values: dict[str, Tensor] = self.read | inputs
-        if self.division is None:
-            return self._run(values, ops, outputs, context)
-        wholes = self.division.read(self.read)
-        values |= wholes
-        # Hooks of our own would keep checkpoint's from what is saved.
-        with nullcontext() if again else self.division.forgotten(wholes):
+        saving: AbstractContextManager[object] = beneath or nullcontext()
+        if self.division is not None:
+            wholes = self.division.read(self.read)
+            values |= wholes
+            # Hooks of our own would keep checkpoint's from what is saved.
+            saving = saving if again else self.division.forgotten(wholes, beneath)
+        with saving:
             return self._run(values, ops, outputs, context)
 
     def _run(
@@ -333,8 +336,7 @@ class StageModule(nn.Module):
             if segment.recompute and torch.is_grad_enabled():
                 values.update(checkpoint(block, *arguments, True, use_reentrant=False, preserve_rng_state=False))
             else:
-                with in_host_memory() if segment.offload else nullcontext():
-                    values.update(block(*arguments))
+                values.update(block(*arguments, beneath=in_host_memory() if segment.offload else None))
         return {name: values[name] for name in code.piece.outputs}
 
     def constants(

@@ -110,8 +110,11 @@ class _Read(Function):
 
 
 @contextmanager
-def gathered_again(wholes: Mapping[str, Tensor], divided: Mapping[str, Divided]) -> Iterator[None]:
-    """What autograd saves of gathered parameters inside is gathered again when the backward pass reads it.
+def gathered_again(
+    wholes: Mapping[str, Tensor], divided: Mapping[str, Divided], beneath: saved_tensors_hooks | None
+) -> Iterator[None]:
+    """What autograd saves of whole parameters inside is made again when the backward pass reads it; of the rest
+    ``beneath`` disposes.
 
     ``wholes`` must live until the end, so that no other tensor has their memory.
     """
@@ -121,14 +124,14 @@ def gathered_again(wholes: Mapping[str, Tensor], divided: Mapping[str, Divided])
     def pack(tensor: Tensor) -> Any:
         one, dtype = found.get(tensor.untyped_storage().data_ptr(), (None, None))
         if one is None or tensor.dtype != dtype:
-            return tensor
-        return one, tensor.shape, tensor.stride(), tensor.storage_offset()
+            return None, tensor if beneath is None else beneath.pack_hook(tensor)
+        return one, (tensor.shape, tensor.stride(), tensor.storage_offset())
 
     def unpack(packed: Any) -> Tensor:
-        if isinstance(packed, Tensor):
-            return packed
-        one, shape, stride, offset = packed
-        return one.whole().as_strided(shape, stride, offset)
+        one, rest = packed
+        if one is None:
+            return rest if beneath is None else beneath.unpack_hook(rest)
+        return one.whole().as_strided(*rest)
 
     with saved_tensors_hooks(pack, unpack):
         yield
@@ -156,9 +159,13 @@ class Division:
             return {}
         return {name: self.divided[name].read() for name in parameters if name in self.divided}
 
-    def forgotten(self, wholes: Mapping[str, Tensor]) -> AbstractContextManager[None]:
-        """Inside, with ZeRO 3, autograd keeps none of the whole parameters."""
-        return gathered_again(wholes, self.divided) if self.program.zero == 3 else nullcontext()
+    def forgotten(
+        self, wholes: Mapping[str, Tensor], beneath: saved_tensors_hooks | None
+    ) -> AbstractContextManager[object]:
+        """Inside, with ZeRO 3, autograd keeps none of the whole parameters; ``beneath`` has what else it keeps."""
+        if self.program.zero == 3 or (wholes and beneath is not None):
+            return gathered_again(wholes, self.divided, beneath)
+        return beneath or nullcontext()
 
 
 def division_of(program: Program, groups: Groups, realises: bool) -> Division | None:

@@ -29,7 +29,8 @@ class Alike:
 def alike(graph: Graph) -> Alike:
     """Group the graph's blocks. One with an embedding stays alone: what it costs depends on what is looked up."""
     first: dict[object, int] = {}
-    kinds, standing = [], {}
+    kinds: list[int] = []
+    standing: dict[str, str] = {}
     numbers: list[Mapping[str, int]] = []
     for index, block in enumerate(graph.blocks):
         key, number = _structure(graph, block)

@@ -9,7 +9,7 @@ parameter. What follows is Megatron's column-then-row pattern for every model, w
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import gcd
 
@@ -44,13 +44,14 @@ class CutClass:
     entries: tuple[str, ...]
     ops: frozenset[str]
 
-    def require(self, pieces: int, block: str, axis: str = "tp") -> None:
-        """PlanError that names the numbers, when the class can't be cut into that many pieces along the axis."""
+    def require(self, pieces: int, block: str, axes: Iterable[str] = ("tensor",)) -> None:
+        """PlanError that names the numbers, when the class can't be cut into that many pieces along the axes."""
         if self.pads or self.size % pieces == 0:
             return
         what, size = next((w, s) for w, s in self.limits if s % pieces)
         # What divides every limit, not only the one that is quoted: 3 divides 6 query heads and not 2 of keys.
         works = divisors(self.size)
+        axis = "·".join("tp" if name == "tensor" else name for name in axes)
         near = dict.fromkeys([max(d for d in works if d < pieces), *[d for d in works if d > pieces][:1]])
         raise PlanError(
             f'{axis}={pieces} does not divide {what}={size} (block "{block}"); {listed(works)} do. '

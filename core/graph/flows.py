@@ -69,6 +69,8 @@ def _summed(graph: Graph, op: Op) -> bool:
 
 def flow_tags(graph: Graph, flows: tuple[str, ...] = FLOWS) -> Tags:
     """The dims of every tensor that have each flow."""
+    if not flows:
+        return {}
     signatures = {op.name: found for op in graph.ops if (found := signature(graph, op)) is not None}
     users: dict[str, list[Op]] = defaultdict(list)
     for op in graph.ops:

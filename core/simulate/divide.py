@@ -39,7 +39,7 @@ def division(
             raise PlanError(f'block "{block}" has no dims "{cut.dim}" that could be cut; it has {has}')
         for same in classes:
             if same.name == cut.dim:
-                same.require(pieces * shards, block)
+                same.require(pieces * shards, block, [axis for axis in size if axis in cut.axes and size[axis] > 1])
         axis = "tensor" if "tensor" in space or not space else space[0]
         found.append(ClassCut(cut.dim, pieces, shards, axis, joins=bool(set(space) & set(flows["batch"]))))
     return Division(

@@ -309,7 +309,7 @@ def _exchanged(edges: Sequence[Transfer], device: int, meshes: Meshes) -> list[T
     for stage in meshes.stages(device):
         for edge in edges:
             if edge.source == stage and (peer := counterpart(device, stage, edge.target, meshes)) is not None:
-                sends.append(Task("send", stage, None, edge, peer=peer, reads=(edge.key(None),)))
+                sends.append(Task("send", stage, None, edge, peer=peer, reads=(edge.sent(None),)))
             if edge.target == stage and (peer := counterpart(device, stage, edge.source, meshes)) is not None:
                 receives.append(Task("receive", stage, None, edge, peer=peer, writes=(edge.key(None),)))
     return sends + receives

@@ -171,7 +171,7 @@ class Transfer:
         if self.what == "value":
             assert micro is not None
             return made(self.tensor, micro)
-        return self.key(micro)
+        return self.tensor if self.what == "parameter" else self.key(micro)
 
 
 @dataclass(frozen=True)

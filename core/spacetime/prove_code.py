@@ -233,7 +233,9 @@ def _ends(graph: Graph, pieces: Sequence[Piece], makers: Mapping[str, int]) -> N
     counted = {*pieces[stage].batch, *(name for o in pieces[stage].constants for name in o.op.outputs)}
     if graph.loss.targets is not None and graph.loss.targets not in counted:
         raise PlanError(f'stage {stage} makes the loss but hasn\'t "{graph.loss.targets}", whose tokens it must count')
-    (local,) = (o for s in pieces[stage].segments for o in s.ops if graph.loss.tensor in o.op.outputs)
+    # Where tokens are cut, what has the loss's name is a collective behind the op.
+    maker = graph.producer[graph.loss.tensor].name
+    (local,) = (o for s in pieces[stage].segments for o in s.ops if o.op.name == maker)
     ignored = graph.loss.ignore_index
     if "target" in local.op.attributes and local.op.attributes["args"][2:] != [None, 2, ignored]:
         raise PlanError(

@@ -22,18 +22,20 @@ def prove_places(program: Program) -> None:
             "their gradients would count unequally"
         )
     for stage, devices in enumerate(program.devices_of):
-        dp, tp = program.dp[stage], program.tp[stage]
-        wanted = {(stage, data, tensor) for data in range(dp) for tensor in range(tp)}
-        places = [place for device in devices for place in program.places.get(device, ()) if place.stage == stage]
-        found = {(place.stage, place.data, place.tensor) for place in places}
-        if found != wanted or len(devices) != dp * tp:
-            odd = sorted(wanted ^ found) or sorted(found)
-            raise PlanError(
-                f"stage {stage} has the devices {list(devices)} for dp={dp} × tp={tp}; wrong is "
-                f"(stage, copy, part) {odd[0]}"
-            )
-        if [axis.name for axis in program.axes(stage)] and prod(a.size for a in program.axes(stage)) != tp:
-            raise PlanError(f"stage {stage} has {tp} devices a copy, which its axes {program.axes(stage)} don't give")
+        dp, tp, axes = program.dp[stage], program.tp[stage], program.axes(stage)
+        if len(set(devices)) != dp * tp or len(devices) != dp * tp:
+            raise PlanError(f"stage {stage} has the devices {list(devices)} for dp={dp} × tp={tp}")
+        for index, device in enumerate(devices):
+            wanted = (stage, *divmod(index, tp))
+            places = [place for place in program.places.get(device, ()) if place.stage == stage]
+            if [(place.stage, place.data, place.tensor) for place in places] != [wanted]:
+                has = ", ".join(f"copy {place.data}, part {place.tensor}" for place in places) or "no place in it"
+                raise PlanError(
+                    f"device {device} of stage {stage} has {has}; where it stands in {list(devices)} it must have copy "
+                    f"{wanted[1]}, part {wanted[2]}"
+                )
+        if prod(axis.size for axis in axes) != tp or any(axis.kind != "space" for axis in axes):
+            raise PlanError(f"stage {stage} has {tp} devices a copy, which its axes {axes} don't give")
     stated = {device for devices in program.devices_of for device in devices}
     if stated != set(program.queues) or stated != set(program.places):
         odd_devices = sorted(stated ^ set(program.queues)) or sorted(stated ^ set(program.places))

@@ -24,6 +24,14 @@ STEPS = ("turns", "parameter_gradient", "reduce", "update", "parameter")
 
 def prove_queues(graph: Graph, program: Program) -> None:
     """PlanError that names device, task and tensor. Linear in tasks."""
+    for piece in program.pieces:
+        trained = [name for name in piece.outputs if graph.tensor[name].gradient]
+        if piece.trains != bool(trained):
+            raise PlanError(
+                f"stage {piece.stage} is said to be trained, but no gradient comes back to {list(piece.outputs)}"
+                if piece.trains
+                else f'stage {piece.stage} is said not to be trained, but a gradient comes back to "{trained[0]}"'
+            )
     needed, meshes = traffic(graph, program), Meshes(program.places, program.devices_of)
     for device in program.queues:
         _Queue(program, device, needed, meshes).prove()

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 
-from partita.errors import PlanError, listed
+from partita.errors import PlanError, divisors, listed
 from partita.graph import Graph
 from partita.graph.cuts import CutClass, block_cuts
 from partita.graph.flows import FLOWS, Tags, flow_tags
@@ -70,7 +70,13 @@ def transform(graph: Graph, stages: Sequence[StageCode], *, returned: bool = Fal
         if op.name not in free:
             for name in op.inputs:
                 readers.setdefault(name, set()).add(stage_of[op.block])
-    flows = {cut.dim for stage in stages for block in stage.blocks for cut in block.cuts if cut.dim in FLOWS}
+    flows = {
+        cut.dim
+        for stage in stages
+        for block in stage.blocks
+        for cut in block.cuts
+        if not stage.sizes.keys().isdisjoint(cut.axes)
+    }
     tags = flow_tags(graph, tuple(flow for flow in FLOWS if flow in flows))
     ends = {graph.loss.tensor} if graph.loss else set()
     ends |= set(graph.outputs) if returned or not graph.loss else set()
@@ -183,7 +189,9 @@ def _require_flows(
             names = {name for op in graph.block_ops[block.name] for name in (*op.inputs, *op.outputs)}
             tags = cutter.stage.tags[flow]
             sizes = sorted({graph.tensor[n].shape[d] // parts for (n, d), parts in tags.items() if n in names})
-            found = f"it has sizes of {listed(sizes)}" if sizes else "it has none"
+            found = "it has none"
+            if sizes:
+                found = f"it has sizes of {listed(sizes)}, which {listed(divisors(gcd(*sizes)))} would divide"
             raise PlanError(f'block "{block.name}" has no {flow} that {axis}={stage.sizes[axis]} could cut: {found}')
 
 
@@ -261,7 +269,8 @@ def _parameter_shards(graph: Graph, stages: Sequence[StageCode]) -> list[dict[st
                     if before[1] != shard:
                         raise PlanError(
                             f'"{name}" is shared by the blocks "{before[0]}" and "{block.name}", which lay it out '
-                            f'as "{_layout(graph, name, before[1])}" and "{_layout(graph, name, shard)}"; tp=1 works'
+                            f"as {_laid_out(graph, name, before[1])} and {_laid_out(graph, name, shard)}; the same "
+                            "cuts of both work, and tp=1 works"
                         )
                     if shard:
                         found[name] = shard
@@ -309,7 +318,7 @@ def _require_axes(block: BlockCode, cut: CutClass, axes: tuple[Axis, ...]) -> No
             f'block "{block.name}" can\'t run its dims "{cut.name}" in turns ("{turns[0].name}"): the turns must add up'
         )
     pieces = prod(axis.size for axis in axes)
-    cut.require(pieces, block.name, "·".join({"tensor": "tp"}.get(axis.name, axis.name) for axis in axes))
+    cut.require(pieces, block.name, [axis.name for axis in axes])
 
 
 def _shard(graph: Graph, block: str, name: str, cuts: Iterable[ClassCut], stage: StageCode) -> Shard | None:
@@ -322,6 +331,10 @@ def _shard(graph: Graph, block: str, name: str, cuts: Iterable[ClassCut], stage:
             size, pieces = graph.tensor[name].shape[dim], axes[0].size
             return Shard(dim, parts, pieces, size, -(-size // (pieces * parts)) * pieces * parts, axes[0].name)
     return None
+
+
+def _laid_out(graph: Graph, name: str, shard: Shard | None) -> str:
+    return f'"{_layout(graph, name, shard)}"' + (f" over {shard.pieces} devices" if shard else "")
 
 
 def _layout(graph: Graph, name: str, shard: Shard | None) -> Layout:

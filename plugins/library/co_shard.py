@@ -9,7 +9,7 @@ from partita.plugins.library.pipeline import staged
 
 def co_shard(draft: Draft) -> None:
     """``shards`` of the first ``blocks`` blocks that have heads or hidden units (default all); ``pp`` (default 1) and ``tp`` as
-    in a pipeline."""
+    in a pipeline. ``recompute=0`` keeps what lies between the shards: more memory, one forward less."""
     shards = Axis("shard", draft.argument("shards", 2), "turns")
     staged(draft, pp=1)
     layers = [block for block in draft.blocks if {"heads", "hidden"}.intersection(draft.classes(block))]
@@ -19,5 +19,6 @@ def co_shard(draft: Draft) -> None:
     for dim in ("heads", "hidden"):
         if any(dim in draft.classes(block) for block in layers):
             op_trans(draft, layers, dim, shards)
-    recompute(draft, layers)
+    if draft.argument("recompute", 1, 0):
+        recompute(draft, layers)
     op_order(draft, "1f1b")

@@ -103,12 +103,19 @@ def partly_frozen(*parts: str) -> nn.Module:
     return model
 
 
-def mixture() -> nn.Module:
+class Mixture(nn.Module):
     """Two layers of four experts, of which each token has two; attention is causal by its argument."""
-    from partita.recipes.mixture.model import MixtureOfExperts
-    from partita.recipes.mixture.sizes import Size
 
-    return MixtureOfExperts(Size(2, 16, 4, 4, 16, chosen=2, slack=1.25, vocabulary=VOCABULARY, context=SEQ))
+    def __init__(self) -> None:
+        from partita.recipes.mixture.model import MixtureOfExperts
+        from partita.recipes.mixture.sizes import Size
+
+        super().__init__()
+        size = Size(2, 16, 4, 4, 16, chosen=2, slack=1.25, vocabulary=VOCABULARY, context=SEQ)
+        self.model = MixtureOfExperts(size)
+
+    def forward(self, input_ids: Tensor, labels: Tensor) -> Tensor:
+        return self.model(input_ids, labels).loss
 
 
 class Scale(nn.Module):
@@ -315,7 +322,7 @@ MODELS = {
     "gpt2 frozen middle": Model(lambda: partly_frozen("h.1", "h.2")),
     "llama": Model(llama),
     "t5": Model(t5),
-    "mixture": Model(mixture, unmasked),
+    "mixture": Model(Mixture, unmasked),
     "llama of width 8": Model(lambda: llama(hidden=8, heads=2, kv_heads=2), partial(tokens, seq=4)),
     "skip": Model(Skip, ones, 1),
     "tied scalar": Model(TiedScalar, ones, 1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from partita.adapters.torch import offload
 from partita.adapters.torch.engine import TorchEngine, optimizers
 from partita.adapters.torch.groups import Groups
 from partita.adapters.torch.prepare import Lowered, make_stages
@@ -35,7 +37,7 @@ from partita.spacetime.lower import lower
 from partita.spacetime.program import Program, Task
 from tests.ranks.pool import Pool
 from tests.runtime.engines import Case
-from tests.runtime.models import MODELS, Batch
+from tests.runtime.models import MODELS, SEQ, Batch
 from tests.runtime.parity import assert_equal
 from tests.runtime.programs import Layout, plan, program
 from tests.runtime.test_memory import Storages
@@ -235,6 +237,31 @@ def test_weight_turns_are_left_their_gradients() -> None:
         assert not any(had for _, had in there[: first + 1])
         assert there[first + 1][1]
         assert "backward" in {kind for kind, _ in there[:first]}
+
+
+def test_offloaded_blocks_leave_the_device_and_their_parameters_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, moved, pack = model("gpt2"), Counter(), offload._pack
+
+    def look(tensor: Tensor) -> offload.Packed:
+        packed = pack(tensor)
+        if packed[0]:
+            moved[tuple(tensor.shape)] += 1
+        return packed
+
+    monkeypatch.setattr(offload, "_pack", look)
+    by_zero: list[Counter[tuple[int, ...]]] = []
+    for zero in (0, 1, 2, 3):
+        given = plan(found.captured.graph, Layout(dp=2, zero=zero))
+        stages = tuple(
+            replace(stage, strategies=tuple(replace(one, offload=True) for one in stage.strategies))
+            for stage in given.stages
+        )
+        moved.clear()
+        assert_one_device(found, lower(found.captured.graph, replace(given, stages=stages)))
+        by_zero.append(moved.copy())
+    # The inputs of the 12 linear layers that read the hidden values, in 2 micro-batches of 3 steps on 2 devices.
+    assert by_zero[0][2 * SEQ, 32] >= 12 * 12
+    assert by_zero[1:] == by_zero[:1] * 3
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_co_shard_keeps_less_and_computes_the_inside_again(graph):
         assert priced.memory(0).activations < 0.45 * plain.memory(0).activations
     # The larger of the two classes, one shard of it at a time.
     assert parts[4][0] < parts[2][0]
-    with pytest.raises(PlanError, match="tp=3 does not divide heads=4"):
+    with pytest.raises(PlanError, match="shard=3 does not divide heads=4"):
         Stages(graph, shard(found, 3), cluster, alike(graph)).memory(0)
 
 

@@ -329,6 +329,24 @@ def other_places_in_the_head(graph: Graph, found: Program) -> Broken:
     return graph, replace(found, places=places, devices_of=devices_of), (f"device {one}", "would hold the parts [0, 1]")
 
 
+def other_places(graph: Graph, found: Program) -> Broken:
+    """Two devices of a stage with each other's place: what is put together from them is in the wrong order."""
+    stage = next((stage for stage, tp in enumerate(found.tp) if tp > 1), None)
+    if stage is None:
+        return None
+    one, two = found.devices_of[stage][:2]
+    swapped = {one: found.place(two, stage), two: found.place(one, stage)}
+    places = {
+        d: tuple(swapped[d] if p.stage == stage and d in swapped else p for p in served)
+        for d, served in found.places.items()
+    }
+    return (
+        graph,
+        replace(found, places=places),
+        (f"device {one} of stage {stage}", "copy 0, part 1"),
+    )
+
+
 def lost_block(number: int) -> Mutant:
     def mutant(graph: Graph, found: Program) -> Broken:
         block = graph.blocks[number].name

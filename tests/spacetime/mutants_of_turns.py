@@ -318,3 +318,19 @@ def recycled_value_kept_for_a_backward(graph: Graph, found: Program) -> Broken:
         return [replace(t, writes=(*t.writes, saved(stage, t.micro or 0)))]
 
     return graph, with_tasks(found, change), (f"device {device}", "saved of stage")
+
+
+def never_trained(graph: Graph, found: Program) -> Broken:
+    """The only stage goes forward and keeps nothing: each step updates parameters that have no gradients."""
+    if len(found.pieces) > 1:
+        return None
+    (piece,) = found.pieces
+
+    def change(device: int, task: Task) -> list[Task]:
+        if task.kind == "forward":
+            kept = tuple(name for name in task.writes if not name.startswith("saved"))
+            return [replace(task, writes=kept, frees=kept)]
+        return [] if task.kind in ("backward", "weight") else [task]
+
+    alone = replace(with_tasks(found, change), pieces=(replace(piece, trains=False),))
+    return graph, alone, ("stage 0", "not to be trained", f'"{piece.outputs[0]}"')

@@ -38,6 +38,7 @@ KINDS: Mapping[str, Mapping[str, Mutant]] = {
     "a partial value into a non-linear op": {"": code.partial_into},
     "a shard with a wrong offset": {
         "each device the same part": code.the_same_part_for_each,
+        "each device the other's part": code.other_places,
         "rows counted from the first": code.rows_counted_from_the_first,
         **{f"slice, another {key}": code.other_pieces("slice", key) for key in PIECES},
         **{f"scatter, another {key}": code.other_pieces("scatter", key) for key in PIECES},
@@ -54,6 +55,7 @@ KINDS: Mapping[str, Mapping[str, Mutant]] = {
         "an average missing": turns.one_average_left_out,
         "an average twice": turns.averaged_for_each_micro_batch,
         "averages in two orders": turns.averages_in_two_orders,
+        "never trained": turns.never_trained,
         "the sum of what pieces gave missing": code.gradient_of_pieces_never_summed,
         "the sum of what is whole": code.whole_gradient_summed,
         "a copy's sum elsewhere than its owner's": code.gradient_of_a_copy_summed_elsewhere,

@@ -24,7 +24,7 @@ from partita.adapters.verify.batch import Example, wide
 from partita.adapters.verify.exact import Exact
 from partita.adapters.verify.planned import module_of
 from partita.cluster import parse_cluster
-from partita.draft import Draft, divide_state, drafted, op_assign, op_order, op_trans, recompute
+from partita.draft import Draft, divide_state, drafted, offload, op_assign, op_order, op_trans, recompute
 from partita.graph import Graph
 from partita.plan import Axis, Plan
 from partita.plugins.capture_torch import Captured, capture_module
@@ -146,7 +146,10 @@ def _draw(draft: Draft, case: Case, draw: Random) -> None:
         _stage(draft, blocks, case, mesh, cut if alike else _Cuts(draw), draw)
     op_trans(draft, draft.blocks, "batch", Axis("micro", case.micro_batches, "turns"))
     again = draw.choice((0, 0, 0.5, 1))
-    recompute(draft, [block for block in draft.blocks if draw.random() < again])
+    computed_again = {block for block in draft.blocks if draw.random() < again}
+    recompute(draft, computed_again)
+    if draw.random() < 0.2:
+        offload(draft, [block for block in draft.blocks if block not in computed_again and draw.random() < 0.7])
     divide_state(draft, draft.blocks, draw.choice((0, 0, 0, 0, 1, 2, 3)))
     op_order(draft, turns=_turns(draft, case, draw))
 

@@ -1,0 +1,175 @@
+"""What a plan function says wrongly is said where it says it: in one sentence, with the names and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from pathlib import Path
+
+import pytest
+
+from partita.cli.model import load_model
+from partita.cluster import parse_cluster
+from partita.draft import Draft, drafted, op_assign, op_order, op_trans
+from partita.drafted import library, plan_function
+from partita.errors import InputError, PlanError
+from partita.plan import Axis, Plan
+from partita.problem import Problem
+from partita.schedules import Turn
+
+pytest.importorskip("torch")
+
+BLOCKS = ("embedding", *(f"transformer.h.{layer}" for layer in range(4)), "head")
+
+
+@cache
+def problem(devices: int) -> Problem:
+    return Problem(load_model("gpt3-tiny", None, "float32"), parse_cluster("cpu", devices), 4, target="partita")
+
+
+def plan(function: Callable[[Draft], None], devices: int = 2, **numbers: int) -> Plan:
+    return drafted(function, "mine", problem(devices), numbers)
+
+
+def whole(draft: Draft) -> None:
+    op_assign(draft, draft.blocks, draft.devices, data=len(draft.devices))
+
+
+ASSIGNED = {
+    "unknown block": (["transformer.h.9"], [0], {}, 'has no block "transformer.h.9"'),
+    "a text": ("head", [0], {}, '"head" stands where a list of blocks is needed; ["head"] works'),
+    "no blocks": ([], [0], {}, "stage 0 has no blocks; at least one is needed"),
+    "no such device": (BLOCKS, [0, 7], {"data": 2}, "stage 0: there is no device 7; 2 are given, 0 to 1"),
+    "negative device": (BLOCKS, [-1], {}, "stage 0: there is no device -1; 2 are given, 0 to 1"),
+    "twice": (BLOCKS, [1, 1], {"data": 2}, "stage 0: device 1 is listed twice"),
+    "no mesh": (BLOCKS, [0, 1], {"tensor": 3}, "stage 0: data=1 × tensor=3 make no mesh of 2 devices"),
+    "negative size": (BLOCKS, [0, 1], {"data": -1, "context": -2}, 'axis "data" has the size -1; a whole number'),
+    "no whole number": (BLOCKS, [0, 1], {"data": 2.0}, 'axis "data" has the size 2.0; a whole number, at least 1'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ASSIGNED)
+def test_no_stage(case: str) -> None:
+    blocks, devices, sizes, message = ASSIGNED[case]
+    with pytest.raises(PlanError) as error:
+        plan(lambda draft: op_assign(draft, blocks, devices, **sizes))
+    assert message in str(error.value)
+
+
+CUT = {
+    "no such dim": (BLOCKS, "banana", "tensor", '"banana" along "tensor": no block has such a dim'),
+    "no such axis": (BLOCKS, "heads", "banana", "and the axes data, tensor and micro"),
+    "unknown block": (["x"], "heads", "tensor", 'has no block "x"'),
+    "how many": (BLOCKS, "batch", "micro", 'how many? Axis("micro", 4, "turns") makes 4 micro-batches'),
+    "none": (BLOCKS, "batch", Axis("micro", 0, "turns"), 'axis "micro" has the size 0; a whole number, at least 1'),
+    "another size": (BLOCKS, "heads", Axis("context", 2, "space"), 'stage "stage0" has context=1, and not 2'),
+    "micro-batches": (BLOCKS, "batch", Axis("micro", 3, "turns"), "2 data-parallel copies; 1 and 2 micro-batches work"),
+}
+
+
+@pytest.mark.parametrize("case", CUT)
+def test_no_cut(case: str) -> None:
+    blocks, dim, axis, message = CUT[case]
+
+    def mine(draft: Draft) -> None:
+        whole(draft)
+        op_trans(draft, blocks, dim, axis)
+
+    with pytest.raises(PlanError) as error:
+        plan(mine)
+    assert message in str(error.value)
+
+
+ORDERS = {
+    "no turn": ([("forward", 0)], "turns of device 0: ('forward', 0) is no turn"),
+    "no stage": ([Turn(5, "forward", 0)], "is of stage 5; the device serves 0"),
+    "no micro-batch": ([Turn(0, "forward", 3)], "is of micro-batch 3; there are 1, from 0"),
+    "no phase": ([Turn(0, "foreward", 0)], "there is no phase \"foreward\". Did you mean 'forward'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ORDERS)
+def test_no_order(case: str) -> None:
+    turns, message = ORDERS[case]
+
+    def mine(draft: Draft) -> None:
+        whole(draft)
+        op_order(draft, turns=dict.fromkeys(draft.devices, turns))
+
+    with pytest.raises(PlanError) as error:
+        plan(mine)
+    assert message in str(error.value)
+
+
+def two_stages(draft: Draft, first: Sequence[str], second: Sequence[str]) -> None:
+    op_assign(draft, first, [0])
+    op_assign(draft, second, [1])
+    op_order(draft, "1f1b")
+
+
+def ordered_early(draft: Draft) -> None:
+    whole(draft)
+    op_order(draft, "1f1b")
+    op_trans(draft, draft.blocks, "batch", Axis("micro", 2, "turns"))
+
+
+@pytest.mark.parametrize(
+    ("mine", "message"),
+    [
+        (lambda draft: None, '"mine" made 0 stages (op_assign) and said 0 orders (op_order)'),
+        (whole, '"mine" made 1 stages (op_assign) and said 0 orders (op_order)'),
+        (lambda draft: op_trans(draft, BLOCKS, "heads", "tensor"), "op_assign comes before op_trans"),
+        (ordered_early, "ordered 1 stages of 1 micro-batches and has 1 of 2: op_order comes last"),
+        (partial(two_stages, first=BLOCKS[:2], second=BLOCKS[3:]), "5 of the 6 blocks of \"gpt3-tiny\"; missing is"),
+        (partial(two_stages, first=BLOCKS[:3], second=BLOCKS[2:]), 'block "transformer.h.1" is in "stage0" already'),
+        (partial(two_stages, first=BLOCKS[3:], second=BLOCKS[:3]), "they must come in the model's order"),
+    ],
+)  # fmt: skip
+def test_no_plan(mine: Callable[[Draft], None], message: str) -> None:
+    with pytest.raises(PlanError) as error:
+        plan(mine)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "devices", "numbers", "message"),
+    [
+        ("megatron", 2, {"tp": 3}, "tp=3 doesn't divide 2 devices; 1 and 2 would"),
+        ("context-parallel", 4, {"cp": 3}, "cp=3 doesn't divide 4 devices; 1, 2 and 4 would"),
+        ("interlaced", 4, {"pp": 3}, "pp=3 doesn't divide 4 devices; 1, 2 and 4 would"),
+        ("1f1b", 4, {"pp": 4, "tp": 2}, "tp=2 doesn't divide the 1 devices of each of 4 parts; 1 would"),
+        ("interleaved", 2, {"chunks": 40}, "6 blocks can't be divided into 80 stages; 1 to 6 work"),
+        ("data-parallel", 3, {}, "global batch 4 can't be divided over 3 data-parallel copies; multiples of 3 work"),
+        ("3f1b", 2, {}, "share parameters over 3 passes"),
+        ("megatron", 2, {"pt": 2}, "asks for no number \"pt\". Did you mean 'tp'?"),
+    ],
+)
+def test_numbers_that_a_plan_of_the_library_cannot_have(
+    name: str, devices: int, numbers: dict[str, int], message: str
+) -> None:
+    with pytest.raises(PlanError) as error:
+        plan(library()[name], devices, **numbers)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("1 / 0", "failed with ZeroDivisionError: division by zero (own.py, line 2)"),
+        ("draft.nothing", "failed with AttributeError: 'Draft' object has no attribute 'nothing' (own.py, line 2)"),
+        ("raise SystemExit(3)", "failed with SystemExit: 3 (own.py, line 2)"),
+    ],
+)
+def test_a_function_that_fails_is_said_to_be_the_users(tmp_path: Path, body: str, message: str) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(f"def mine(draft):\n    {body}\n", encoding="utf-8")
+    with pytest.raises(InputError) as error:
+        plan(plan_function(f"{path}:mine"))
+    assert message in str(error.value)
+
+
+def test_a_function_that_is_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    path.write_text("from partita.draft import *\ndef mine(draft): pass\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"has no function \"mien\". Did you mean 'mine'\?"):
+        plan_function(f"{path}:mien")
