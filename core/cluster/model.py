@@ -21,7 +21,7 @@ class Device:
 
     ``on_host``: the device is a process of the machine itself, which issues an op and then carries it out, so the two
     times add up. ``transcendental_seconds`` is what an element of exp, tanh and their like takes where arithmetic, not
-    memory, is what binds.
+    memory, is what binds. ``host_bytes_per_second`` is what goes to the host's memory, or comes back; 0: not known.
     """
 
     name: str
@@ -35,6 +35,7 @@ class Device:
     framework_bytes: int = 0
     on_host: bool = False
     transcendental_seconds: float = 0.0
+    host_bytes_per_second: float = 0.0
 
 
 @dataclass(frozen=True)

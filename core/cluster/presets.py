@@ -46,7 +46,7 @@ class LinkFile(Strict):
 class Preset(Strict):
     """A device with the links that machines of this kind have.
 
-    What only processes on the host have (``on_host``, ``transcendental_seconds``) may be left out.
+    What only processes on the host have (``on_host``, ``transcendental_seconds``) and the way to the host's memory may be left out.
     """
 
     name: str
@@ -60,6 +60,7 @@ class Preset(Strict):
     framework_bytes: Figure[Annotated[int, Field(ge=0)]]
     on_host: Figure[bool] | None = None
     transcendental_seconds: Figure[Annotated[float, Field(ge=0, allow_inf_nan=False)]] | None = None
+    host_bytes_per_second: Figure[Positive] | None = None
     intra_node: LinkFile
     inter_node: LinkFile
 
@@ -76,6 +77,7 @@ class Preset(Strict):
             framework_bytes=self.framework_bytes.value,
             on_host=self.on_host is not None and self.on_host.value,
             transcendental_seconds=self.transcendental_seconds.value if self.transcendental_seconds else 0.0,
+            host_bytes_per_second=self.host_bytes_per_second.value if self.host_bytes_per_second else 0.0,
         )
 
 

@@ -70,7 +70,7 @@ def _uniform(plan: Plan, groups: Alike, bounds: tuple[int, ...]) -> bool:
     devices = sum(len(stage.devices) for stage in plan.stages)
     if len(shapes) > 1 or len(zeros) > 1 or plan.order.generator not in FORMULAS or devices > len(plan.devices):
         return False
-    if any(stage.other_axes for stage in plan.stages):
+    if any(stage.other_axes or any(s.offload for s in stage.strategies) for stage in plan.stages):
         return False
     ((_, tp, _, _),) = shapes
     for stage, (i, j) in zip(plan.stages, _spans(bounds), strict=True):

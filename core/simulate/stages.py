@@ -161,7 +161,22 @@ class Stages:
                 down, up = down + gather, up + gather
         if not found.trains:
             return compute + down, 0.0, 0.0, down, 0.0
-        return compute + down, 2 * compute + again + up, weight, down, up
+        forward, backward = compute, 2 * compute + again
+        if strategy.offload:
+            # To the host's memory and back beside the block's own computing: what takes longer binds.
+            away = self._away_seconds(found.saved_bytes * ratio)
+            forward, backward = max(forward, away), max(backward, away)
+        return forward + down, backward + up, weight, down, up
+
+    def _away_seconds(self, size: float) -> float:
+        """Of so many bytes to the host's memory. PlanError where the cluster doesn't say how fast that is."""
+        speed = self.cluster.device.host_bytes_per_second
+        if not speed:
+            raise PlanError(
+                f"blocks are offloaded, and {self.cluster.name} doesn't say how fast the host's memory is reached: its "
+                'device needs "host_bytes_per_second"'
+            )
+        return size / speed
 
     def trained(self, stage: Stage) -> dict[tuple[str, ...], int]:
         """Trained elements on a device by the axes over whose devices their gradients are added up."""
@@ -230,6 +245,8 @@ class Stages:
         )
 
     def _held(self, stage: Stage, block: str, strategy: Strategy, cost: BlockCost) -> float:
+        if strategy.offload and cost.trains:
+            return 0.0
         if strategy.recompute == "none" or not cost.trains:
             return cost.saved_bytes * self.ratio(stage)
         divided = self.division(stage, block, strategy)
@@ -237,7 +254,8 @@ class Stages:
         return float(self.crossing_bytes[self.number[block]]) * self.ratio(stage) / pieces
 
     def _temporary(self, stage: Stage, strategy: Strategy, cost: BlockCost) -> float:
-        found = cost.temporary_bytes + (cost.saved_bytes if strategy.recompute == "full" else 0.0)
+        back = strategy.recompute == "full" or strategy.offload
+        found = cost.temporary_bytes + (cost.saved_bytes if back else 0.0)
         found *= self.ratio(stage)
         if strategy.zero >= 2:
             found += cost.trained * self.per.parameters

@@ -8,8 +8,8 @@ from partita.plugins.library.pipeline import staged
 
 
 def co_shard(draft: Draft) -> None:
-    """``shards`` of the first ``blocks`` blocks that have heads or hidden units (default all); ``pp`` (default 1) and ``tp`` as
-    in a pipeline. ``recompute=0`` keeps what lies between the shards: more memory, one forward less."""
+    """``shards`` of the first ``blocks`` blocks that have heads or hidden units (default all); ``pp`` (default 1) and
+    ``tp`` as in a pipeline. ``recompute=0`` keeps what lies between the shards: more memory, one forward less."""
     shards = Axis("shard", draft.argument("shards", 2), "turns")
     staged(draft, pp=1)
     layers = [block for block in draft.blocks if {"heads", "hidden"}.intersection(draft.classes(block))]
