@@ -314,8 +314,8 @@ def check_plan(plan: Plan, where: str) -> Plan:
             odd = [axis for cut in strategy.cuts for axis in cut.axes if axis not in axes]
             if strategy.offload and strategy.recompute != "none":
                 raise InputError(
-                    f'{where}: block "{block}" is computed again and offloaded; what it computes again it doesn\'t keep, '
-                    "so leave out one"
+                    f'{where}: block "{block}" is computed again and offloaded; what is computed again isn\'t kept, so '
+                    "leave out one"
                 )
             if odd:
                 raise InputError(f'{where}: block "{block}" is cut along "{odd[0]}"; a stage has {", ".join(axes)}')

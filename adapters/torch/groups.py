@@ -37,7 +37,7 @@ def make_groups(program: Program, device: torch.device) -> Groups:
     def make(members: tuple[int, ...]) -> None:
         if len(members) > 1 and members not in made:
             group = dist.new_group(list(members), timeout=patience)
-            made[members] = ProcessGroup(group) if rank in members else None
+            made[members] = ProcessGroup(group).listed(members) if rank in members else None
 
     for members in all_groups(program):
         make(members)

@@ -61,11 +61,20 @@ class Line(Protocol):
 
 
 class ProcessGroup:
-    """A group of processes."""
+    """A group of processes, numbered as they are listed: torch itself numbers them by rank, and its collectives give
+    and take in that order."""
 
     def __init__(self, process_group: dist.ProcessGroup):
         self.process_group = process_group
         self.rank, self.size = dist.get_rank(process_group), dist.get_world_size(process_group)
+        # places[i]: where torch has the i-th of those who are listed.
+        self.places = list(range(self.size))
+
+    def listed(self, members: Sequence[int]) -> ProcessGroup:
+        """The group itself, numbered in the order of these ranks."""
+        self.places = [sorted(members).index(member) for member in members]
+        self.rank = self.places.index(dist.get_rank(self.process_group))
+        return self
 
     def sum(self, tensor: Tensor) -> None:
         dist.all_reduce(tensor, group=self.process_group)
@@ -77,22 +86,24 @@ class ProcessGroup:
         tensor = tensor.contiguous()
         found = [torch.empty_like(tensor) for _ in range(self.size)]
         dist.all_gather(found, tensor, group=self.process_group)
-        return found
+        return [found[place] for place in self.places]
 
     def scatter_sum(self, parts: Sequence[Tensor]) -> Tensor:
         # Not every backend has a reduce-scatter (gloo): an exchange moves the same bytes, and the sum is taken here.
         return torch.stack(self.exchange(parts)).sum(0)
 
     def exchange(self, parts: Sequence[Tensor]) -> list[Tensor]:
-        sent = torch.stack([part.contiguous() for part in parts])
+        sent = torch.empty((self.size, *parts[0].shape), dtype=parts[0].dtype, device=parts[0].device)
+        for part, place in zip(parts, self.places, strict=True):
+            sent[place] = part
         found = torch.empty_like(sent)
         dist.all_to_all_single(found, sent, group=self.process_group)
-        return list(found)
+        return [found[place] for place in self.places]
 
     def objects(self, mine: Any) -> list[Any]:
         found: list[Any] = [None] * self.size
         dist.all_gather_object(found, mine, group=self.process_group)
-        return found
+        return [found[place] for place in self.places]
 
 
 class ProcessLine:
