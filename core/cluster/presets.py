@@ -46,8 +46,8 @@ class LinkFile(Strict):
 class Preset(Strict):
     """A device with the links that machines of this kind have.
 
-    What only processes on the host have (``on_host``, ``transcendental_seconds``) and the way to the host's memory may be
-    left out.
+    What only processes on the host have (``on_host``, ``transcendental_seconds``) and the way to the host's memory may
+    be left out.
     """
 
     name: str
