@@ -135,7 +135,7 @@ def test_an_exception_ends_with_its_traceback_and_the_ranks_name(tmp_path: Path)
         (["gpt3-tiny.py"], "gpt3-tiny.py: no such file. Did you mean 'gpt3-tiny'"),
         (["train"], "there is no recipe \"train\", and no file of that name. Did you mean 'train.py'"),
         (["gpt3-tinny"], "there is no recipe \"gpt3-tinny\", and no file of that name. Did you mean 'gpt3-tiny'"),
-        (["zzz"], 'there is no recipe "zzz", and no file of that name. Known: gpt3-1.3b'),
+        (["zzz"], 'there is no recipe "zzz", and no file of that name. Known: alphafold2-128-1024-512'),
         (["own"], 'there is no recipe "own", and no file of that name.'),
         (["folder.py"], "folder.py: is a folder, a script is needed"),
         (["syntax.py"], "syntax.py: line 2: is not Python: '(' was never closed"),
