@@ -37,6 +37,9 @@ from partita.recipes.recipe import Workload
 from tests.ranks.pool import Pool
 from tests.recipes.graphs import difference, randomised
 
+# Together these take longer than all fast tests should.
+pytestmark = pytest.mark.slow
+
 TINY = "alphafold2-tiny"
 WIDTH, PAIR_WIDTH, HEADS = 12, 8, 4
 
@@ -281,7 +284,6 @@ def test_parameters_of_the_papers_sizes(name: str) -> None:
     assert parameters == blocks * block_parameters(m, z, found["outer"], msa_heads, pair_heads) + rest
 
 
-@pytest.mark.slow
 def test_a_large_graph_has_the_models_parameters() -> None:
     graph = load_model("alphafold2-48-256-128-512x256", None, "bfloat16")
     assert graph.parameter_count == PAPERS["alphafold2-48-256-128"][-1]
@@ -356,7 +358,6 @@ def test_it_can_be_planned(capsys: pytest.CaptureFixture[str]) -> None:
     assert TINY in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_it_learns() -> None:
     """Twenty letters drawn blindly cost log 20 = 3.0, and eight distances log 8 = 2.1."""
     model, drawn = factory(TINY)(), Alignments(SIZES[TINY], 0)
@@ -404,7 +405,6 @@ def train(plan: Plan) -> list[float]:
     return [trained.step(micro_batches(work.batch(step, BATCH), **share)) for step in range(STEPS)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANS)
 def test_equal_to_one_device(pool: Pool, name: str) -> None:
     """With two stages the parameters of most blocks are in both: of some passes in one, of the rest in the other."""

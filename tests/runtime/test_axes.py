@@ -16,6 +16,9 @@ from tests.spacetime.layouts import LAYOUTS
 from tests.spacetime.programs import with_ops
 from tests.verify.models import model, verified
 
+# Together these take longer than all fast tests should.
+pytestmark = pytest.mark.slow
+
 MODELS = ("gpt2", "llama", "t5", "mixture", "vit", "swin", "gpt2 dropout")
 # The heads of Llama's keys and values are 2, and so are those of Swin's first layers. ViT has 3 heads and 13 patches.
 HEADS_OF_2 = ("co-shard by 4", "co-shard inside tensor", "co-shard and sequence")

@@ -44,6 +44,9 @@ from tests.runtime.test_memory import Storages
 from tests.runtime.training import Part, train
 from tests.verify.models import Model, model
 
+# Together these take longer than all fast tests should.
+pytestmark = pytest.mark.slow
+
 LAYOUTS = {
     "dp2": Layout(dp=2),
     # Chunks of three: most parameters need padding.
@@ -114,7 +117,6 @@ def with_zero(given: Plan, zero: int) -> Plan:
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("zero", [1, 2, 3])
 @pytest.mark.parametrize("name", LIBRARY)
 def test_every_schedule_and_axis_goes_with_it(name: str, zero: int) -> None:
@@ -343,7 +345,6 @@ def save(case: Case, folder: str) -> None:
     save_dense(Part(case, weights(case)).runtime, folder)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("zero", [1, 2, 3])
 def test_what_is_saved_is_the_dense_model(pool: Pool, tmp_path: Path, zero: int) -> None:
     case = Case("gpt2", Layout(pp=2, dp=2, zero=zero))

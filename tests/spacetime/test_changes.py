@@ -14,6 +14,9 @@ from partita.spacetime.prove import prove
 from tests.spacetime.programs import graph, lowered, ops_of, with_ops, with_pieces
 from tests.spacetime.queues import stands_still
 
+# Together these take longer than all fast tests should.
+pytestmark = pytest.mark.slow
+
 CASES = [
     ("gpt2", 2, 1, 2, 2),
     ("llama", 2, 2, 2, 2),

@@ -23,6 +23,9 @@ from tests.runtime.programs import Layout, program
 from tests.spacetime.layouts import LAYOUTS, SAMPLES, in_turns
 from tests.spacetime.programs import configured, with_ops, with_pieces
 
+# Together these take longer than all fast tests should.
+pytestmark = pytest.mark.slow
+
 
 @cache
 def graph(name: str) -> Graph:

@@ -23,6 +23,9 @@ from tests.spacetime import mutants_of_turns as turns
 from tests.spacetime.plans import CASES, proven
 from tests.spacetime.programs import Mutant
 
+# Together these take longer than all fast tests should.
+pytestmark = pytest.mark.slow
+
 PIECES = ("dim", "parts", "of")
 KINDS: Mapping[str, Mapping[str, Mutant]] = {
     "an all-reduce missing": {

@@ -14,6 +14,9 @@ from partita.spacetime.lower import lower
 from partita.spacetime.program import Program
 from tests.verify import fuzz
 
+# Together these take longer than all fast tests should.
+pytestmark = pytest.mark.slow
+
 # The largest models take seconds: few seeds of each.
 SEEDS = {
     fuzz.SMALL: range(3000, 3024),

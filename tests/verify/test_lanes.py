@@ -15,6 +15,9 @@ from tests.spacetime.test_order import verdict
 from tests.verify.lanes import SCHEDULES, any_lanes, on_processes
 from tests.verify.test_queues import stands_still
 
+# Together these take longer than all fast tests should.
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_random_orders(schedule: str) -> None:

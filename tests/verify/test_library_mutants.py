@@ -31,6 +31,9 @@ from partita.spacetime.prove import prove
 from tests.verify.models import model
 from tests.verify.test_mutants import Mutate, of_kind, other_chance, other_epsilon, with_op
 
+# Together these take longer than all fast tests should.
+pytestmark = pytest.mark.slow
+
 
 def of_library(name: str, plan: str, devices: int, copies: int = 1, *, again: bool = False, **numbers: int) -> Program:
     """A plan of the library for a model; ``again``: the backward pass computes every block again."""

@@ -18,6 +18,9 @@ from tests.runtime.programs import program as by_hand
 from tests.spacetime.programs import with_ops, with_pieces, with_tasks
 from tests.verify.models import model
 
+# Together these take longer than all fast tests should.
+pytestmark = pytest.mark.slow
+
 
 def of_kind(found: Program, kind: str, number: int = -1) -> LocalOp:
     """An op of a program, the last of its kind if nothing else is said."""
