@@ -98,6 +98,7 @@ BAD = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", BAD)
 def test_a_model_that_cannot_be_captured(what: str) -> None:
     factory, inputs, words = BAD[what]

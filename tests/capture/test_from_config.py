@@ -124,6 +124,7 @@ def own_call(op: Op) -> bool:
     return bool(op.module) and op.module in (op.name, op.name.rpartition("_")[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*TINY, "t5-small"])
 def test_every_module_is_called_in_the_order_and_with_the_shape_of_the_running_model(name):
     torch = pytest.importorskip("torch")

@@ -117,6 +117,7 @@ def test_what_is_wrong_is_said(folder: Path, capfd: pytest.CaptureFixture[str], 
     assert not (folder / "plan.json").exists()
 
 
+@pytest.mark.slow
 def test_torch_adds_nothing_to_the_message(folder: Path) -> None:
     # A process of its own: torch's log writes to the stderr of the moment when torch was imported.
     words = [sys.executable, "-m", "partita.cli.main", "plan", "own_model:misshapen", *OPTIONS]

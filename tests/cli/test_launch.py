@@ -102,6 +102,7 @@ def test_whoever_ends_the_launcher_ends_the_ranks(number: int, status: int, then
     assert alive(started) == []
 
 
+@pytest.mark.slow
 def test_what_is_ignored_stays_ignored(tmp_path: Path) -> None:
     """As under nohup."""
     quick = rank(tmp_path, "time.sleep(1)\nchild.kill()")

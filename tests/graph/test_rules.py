@@ -292,6 +292,7 @@ def together(
     return joined
 
 
+@pytest.mark.slow
 def test_every_op_of_the_families_on_pieces() -> None:
     cut_labels: dict[str, int] = {}
     for made in met().values():

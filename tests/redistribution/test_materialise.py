@@ -18,6 +18,7 @@ from partita.redistribution.view import said
 from tests.redistribution.cases import Case, any_case, index
 
 
+@pytest.mark.slow
 def test_2000_random_redistributions_are_what_numpy_cuts_and_adds() -> None:
     random = Random(6)
     met: Counter[str] = Counter()

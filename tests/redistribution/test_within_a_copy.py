@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import pytest
 
 from partita.redistribution import View
 from partita.redistribution.reference import redistribute_numpy
@@ -19,6 +20,7 @@ from partita.spacetime.parts import Part, State, nests, outer_first
 Arrays = list[np.ndarray]
 
 
+@pytest.mark.slow
 def test_500_random_ways_are_what_numpy_cuts_and_adds() -> None:
     random = Random(9)
     met: Counter[str] = Counter()

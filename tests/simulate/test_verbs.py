@@ -154,6 +154,7 @@ def test_compare_ranks_every_kind_that_fits(partita: Callable[..., str]) -> None
     assert "not in the table - 1F1B × tensor × data: none for 4 devices, 6 blocks, global batch 16 (" in text
 
 
+@pytest.mark.slow
 def test_compare_says_what_does_not_fit(partita: Callable[..., str]) -> None:
     words = ["compare", "gpt3-6.7b", "--cluster", "8xa100-80gb", "--global-batch", "64"]
     found = json.loads(partita(*words, "--json"))

@@ -81,6 +81,7 @@ def cut() -> st.SearchStrategy[Part]:
     return st.builds(Part, st.integers(0, 1), st.sampled_from([1, 2, 3]))
 
 
+@pytest.mark.slow
 @given(
     before=st.dictionaries(st.sampled_from("ab"), cut() | st.just("partial")),
     after=st.dictionaries(st.sampled_from("ab"), cut()),

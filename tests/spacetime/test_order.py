@@ -28,6 +28,7 @@ def verdict(graph, program) -> str:
     return "accepted"
 
 
+@pytest.mark.slow
 def test_1000_random_programs_with_shuffled_queues():
     random = Random(11)
     found: Counter[str] = Counter()

@@ -10,6 +10,7 @@ from tests.runtime.models import SEQ, VOCABULARY
 from tests.verify.models import model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "wanted"),
     [

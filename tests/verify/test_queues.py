@@ -23,6 +23,7 @@ def stands_still(program) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_500_random_orders() -> None:
     random, found = Random(21), Counter()
     while found.total() < 500:
