@@ -56,6 +56,7 @@ class Draft:
     stages: list[Stage] = field(default_factory=list)
     orders: list[Order] = field(default_factory=list)
     asked: dict[str, int] = field(default_factory=dict)
+    axes: set[str] = field(default_factory=set)
 
     @property
     def graph(self) -> Graph:
@@ -148,6 +149,7 @@ def op_assign(draft: Draft, blocks: Iterable[str], devices: Sequence[int], **spa
     data = sizes.pop("data")
     blocks = known_blocks(draft, blocks)
     require_free(draft, blocks, devices)
+    draft.axes.update(("data", "tensor", *space))
     if data * tensor * prod(sizes.values()) != len(devices):
         words = " × ".join(f"{name}={size}" for name, size in {"data": data, **sizes, "tensor": tensor}.items())
         raise PlanError(f"stage {len(draft.stages)}: {words} make no mesh of {len(devices)} devices")
@@ -200,7 +202,7 @@ def op_trans(draft: Draft, blocks: Iterable[str], dim: str, along: str | Axis) -
         if name not in sizes or sizes[name] == 1:
             # An axis of one device cuts nothing.
             known = dim == "classes" or any(_dims(draft, block, dim) for block in blocks)
-            found = found or (known and (name in sizes or name in ("context", "expert", "tensor")))
+            found = found or (known and (name in sizes or name in draft.axes))
             continue
         strategies = list(stage.strategies)
         for place, block in enumerate(stage.blocks):
@@ -221,12 +223,12 @@ def op_trans(draft: Draft, blocks: Iterable[str], dim: str, along: str | Axis) -
 
 def recompute(draft: Draft, blocks: Iterable[str]) -> None:
     """Let the backward pass of these blocks compute their values again, from the blocks' inputs."""
-    _change(draft, set(blocks), lambda strategy: replace(strategy, recompute="full"))
+    _change(draft, blocks, lambda strategy: replace(strategy, recompute="full"))
 
 
 def offload(draft: Draft, blocks: Iterable[str]) -> None:
     """Let what these blocks keep for the backward pass wait in the host's memory."""
-    _change(draft, set(blocks), lambda strategy: replace(strategy, offload=True))
+    _change(draft, blocks, lambda strategy: replace(strategy, offload=True))
 
 
 def divide_state(draft: Draft, blocks: Iterable[str], zero: int) -> None:
@@ -235,7 +237,7 @@ def divide_state(draft: Draft, blocks: Iterable[str], zero: int) -> None:
     if zero not in (0, 1, 2, 3):
         raise PlanError(f"zero={zero}: 0, 1, 2 or 3")
     stage = cast(Literal[0, 1, 2, 3], zero)
-    _change(draft, set(blocks), lambda strategy: replace(strategy, zero=stage))
+    _change(draft, blocks, lambda strategy: replace(strategy, zero=stage))
 
 
 def op_order(
@@ -272,6 +274,7 @@ def drafted(function: PlanFunction, name: str, problem: Problem, arguments: Mapp
             f'"{name}" made {len(draft.stages)} stages (op_assign) and said {len(draft.orders)} orders (op_order); '
             "one order is needed, last"
         )
+    _whole_samples(draft)
     (order,) = draft.orders
     if (order.stages, order.micro_batches) != (len(draft.stages), draft.stages[0].micro_batches):
         raise PlanError(
@@ -304,7 +307,6 @@ NOTHING = Prediction(0.0, 0.0, {}, 0.0, Breakdown("", 0.0, 0.0, 0.0, 0.0, 0.0, (
 def _micro_batches(draft: Draft, count: int) -> None:
     batch = draft.problem.global_batch
     for index, stage in enumerate(draft.stages):
-        # Along axes inside a copy that cut the batch (experts), too, each device must have whole samples.
         each = stage.dp
         if batch % (count * each):
             if batch % each:
@@ -317,6 +319,18 @@ def _micro_batches(draft: Draft, count: int) -> None:
                 f"{works} micro-batches work"
             )
         draft.stages[index] = replace(stage, samples=batch // count, micro_batches=count)
+
+
+def _whole_samples(draft: Draft) -> None:
+    """PlanError where axes inside a copy cut its samples (experts) and a turn hasn't enough of them."""
+    for stage in draft.stages:
+        sizes = {axis.name: axis.size for axis in stage.inner}
+        inside = prod({a: sizes[a] for s in stage.strategies for a in s.cut_axes("batch") if a in sizes}.values())
+        if stage.samples % (stage.dp * inside):
+            raise PlanError(
+                f'stage "{stage.name}" takes {stage.samples} samples a turn, which can\'t be divided over {stage.dp} '
+                f"data-parallel copies of {inside} parts each; a multiple of {stage.dp * inside} works"
+            )
 
 
 def _dims(draft: Draft, block: str, dim: str) -> list[str]:
@@ -332,7 +346,10 @@ def _cut(strategy: Strategy, dim: str, axis: str) -> Strategy:
     return replace(strategy, cuts=tuple(Cut(name, axes) for name, axes in cuts.items()))
 
 
-def _change(draft: Draft, blocks: set[str], change: Callable[[Strategy], Strategy]) -> None:
+def _change(draft: Draft, blocks: Iterable[str], change: Callable[[Strategy], Strategy]) -> None:
+    blocks = set(known_blocks(draft, blocks))
+    if not draft.stages:
+        raise PlanError("there are no stages yet; op_assign comes before what changes how blocks run")
     for index, stage in enumerate(draft.stages):
         strategies = (
             change(strategy) if block in blocks else strategy

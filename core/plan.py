@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, TypeAdapter
 
-from partita.errors import InputError
+from partita.errors import InputError, listed
 from partita.files import parse_json, write_text
 from partita.schedules.turn import Turn
 
@@ -66,6 +66,10 @@ class Strategy:
             state: ("data",) if self.zero >= stage else ()
             for stage, state in ((3, "parameter"), (2, "gradient"), (1, "optimizer"))
         }
+
+    def cut_axes(self, dim: str) -> tuple[str, ...]:
+        """The axes that the dim is cut along."""
+        return next((cut.axes for cut in self.cuts if cut.dim == dim), ())
 
     def cut_along(self, axis: str) -> frozenset[str]:
         """The dims that are cut along the axis."""
@@ -310,6 +314,8 @@ def check_plan(plan: Plan, where: str) -> Plan:
                 f'{where}: stage "{stage.name}" has {len(stage.blocks)} blocks and {len(stage.strategies)} strategies'
             )
         axes = [axis.name for axis in stage.axes]
+        if twice_named := [name for name in axes if axes.count(name) > 1]:
+            raise InputError(f'{where}: stage "{stage.name}" has two axes "{twice_named[0]}"')
         for block, strategy in zip(stage.blocks, stage.strategies, strict=True):
             odd = [axis for cut in strategy.cuts for axis in cut.axes if axis not in axes]
             if strategy.offload and strategy.recompute != "none":
@@ -317,6 +323,15 @@ def check_plan(plan: Plan, where: str) -> Plan:
                     f'{where}: block "{block}" is computed again and offloaded; what is computed again isn\'t kept, so '
                     "leave out one"
                 )
+            wrong = [(c.dim, a) for c in strategy.cuts for a in c.axes if a in ("data", "micro") and c.dim != "batch"]
+            if wrong:
+                raise InputError(
+                    f'{where}: block "{block}" has its "{wrong[0][0]}" cut along "{wrong[0][1]}", which divides the '
+                    "batch alone; another axis works"
+                )
             if odd:
                 raise InputError(f'{where}: block "{block}" is cut along "{odd[0]}"; a stage has {", ".join(axes)}')
+    zeros = sorted({strategy.zero for stage in plan.stages for strategy in stage.strategies})
+    if len(zeros) > 1:
+        raise InputError(f"{where}: blocks of the ZeRO stages {listed(zeros)}; all must have the same")
     return plan

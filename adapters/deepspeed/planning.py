@@ -102,6 +102,8 @@ def unfit(plan: Plan) -> str | None:
     """Why a loop can't run a plan, or None: what DeepSpeed divides between uses is whole for one pass of a call."""
     if reasons := beyond(plan):
         return f"{'; '.join(reasons)}; DeepSpeed's engine can't run that, the target partita can, outside DeepSpeed"
+    if plan.order.generator == "turns":
+        return "it lists its turns one by one, and the calls of a loop have micro-batches of their own number"
     stage = plan.stages[0]
     zero = max(strategy.zero for one in plan.stages for strategy in one.strategies)
     if zero > 1 and (stage.tp > 1 or stage.micro_batches > 1):

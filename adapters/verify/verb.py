@@ -35,7 +35,7 @@ def verify(
     plan_function: Annotated[
         str | None,
         typer.Option(
-            "--plan-function", "--plan", metavar="NAME",
+            "--plan-function", metavar="NAME",
             help="Of a MODEL: a plan of the library (interleaved, co-shard …), or your own function, file.py:name.",
         ),
     ] = None,

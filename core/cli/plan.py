@@ -71,6 +71,8 @@ def by_function(problem: Problem, model: str, name: str, fix: Sequence[str]) -> 
     from partita.cost.precision import compute_dtype
     from partita.draft import drafted
     from partita.drafted import numbers, plan_function
+    from partita.errors import Infeasible
+    from partita.planner.words import gib
     from partita.simulate.predict import predicted
 
     start = time.perf_counter()
@@ -78,7 +80,12 @@ def by_function(problem: Problem, model: str, name: str, fix: Sequence[str]) -> 
     graph = problem.graph
     if graph.samples % plan.sample_parts:
         graph = load_model(model, graph.seq, compute_dtype(problem.precision), plan.sample_parts)
-    return predicted(graph, plan, problem.cluster), time.perf_counter() - start
+    plan = predicted(graph, plan, problem.cluster)
+    device, most = max(plan.predicted.peak_bytes.items(), key=lambda peak: peak[1])
+    if most > problem.memory_limit:
+        reason = f"{name} needs {gib(most)} on device {device}, and {gib(problem.memory_limit)} is there"
+        raise Infeasible(f"{reason}; other numbers (--fix), or {gib(most)} a device, would do", [reason])
+    return plan, time.perf_counter() - start
 
 
 def search(problem: Problem) -> tuple[Plan, float]:

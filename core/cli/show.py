@@ -67,11 +67,13 @@ def stages(plan: Plan) -> list[Table | str]:
     differing = {name: texts for name, texts in choices.items() if len(set(texts)) > 1}
     table = grid("stage", "blocks", "devices", *differing, "GiB a device")
     costs = plan.predicted.breakdown.stages
-    heaviest = max(range(len(costs)), key=lambda index: costs[index].memory.total)
-    for index, (stage, cost) in enumerate(zip(plan.stages, costs, strict=True)):
+    # A device that serves several stages holds them all.
+    peaks = [max(plan.predicted.peak_bytes[device] for device in stage.devices) for stage in plan.stages]
+    heaviest = max(range(len(costs)), key=lambda index: peaks[index])
+    for index, (stage, peak) in enumerate(zip(plan.stages, peaks, strict=True)):
         mark = " heaviest" if index == heaviest and len(costs) > 1 else ""
         own = [texts[index] for texts in differing.values()]
-        size = f"{cost.memory.total / GIB:.2f}{mark}"
+        size = f"{peak / GIB:.2f}{mark}"
         table.add_row(stage.name, block_range(stage.blocks), ranges(stage.devices), *own, size)
     return [*([f"on every stage: {', '.join(shared)}"] if shared else []), "", table]
 
@@ -88,7 +90,9 @@ def breakdown(plan: Plan) -> Table:
         ("end of the step (gradients, update)", parts.sync_seconds),
         ("step", plan.predicted.step_seconds),
     ):
-        table.add_row(name, f"{seconds:.4g}", f"{seconds / plan.predicted.step_seconds:.1%}")
+        # A simulated prediction has all computing in one number.
+        if seconds or not (name.startswith("computing again") and parts.formula == "simulated"):
+            table.add_row(name, f"{seconds:.4g}", f"{seconds / plan.predicted.step_seconds:.1%}")
     return table
 
 

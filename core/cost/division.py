@@ -40,13 +40,14 @@ class Division:
 
     ``sequence``: pieces of the sequence in which the devices of the tensor axis hold what no class cuts (Korthikanti et
     al., 2022, section 4.2.2). ``context``: pieces of the sequence of the whole block, for which attention gathers keys
-    and values. ``samples``: pieces of a copy's samples. ``selective``: attention's inside is computed again in the
-    backward pass (the same paper, section 5).
+    and values along ``context_axis`` (priced as one axis, where there are several). ``samples``: pieces of a copy's
+    samples. ``selective``: attention's inside is computed again in the backward pass (the same paper, section 5).
     """
 
     classes: tuple[ClassCut, ...] = ()
     sequence: int = 1
     context: int = 1
+    context_axis: str = "context"
     samples: int = 1
     selective: bool = False
     attention: AttentionKernel = "fused"

@@ -92,8 +92,8 @@ def _keys_and_values(
         if op.kind in ATTENTION:
             for name in op.inputs[1:3]:
                 if name in along:
-                    yield Exchange("all_gather", "context", "forward", size(name) * division.context)
-                    yield Exchange("reduce_scatter", "context", "backward", size(name) * division.context)
+                    yield Exchange("all_gather", division.context_axis, "forward", size(name) * division.context)
+                    yield Exchange("reduce_scatter", division.context_axis, "backward", size(name) * division.context)
 
 
 def _all_to_all(

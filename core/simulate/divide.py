@@ -46,6 +46,7 @@ def division(
         tuple(found),
         sequence=prod(size[axis] for axis in flows["sequence"] if axis == "tensor"),
         context=prod(size[axis] for axis in flows["sequence"] if axis != "tensor"),
+        context_axis=next((axis for axis in flows["sequence"] if axis != "tensor"), "context"),
         samples=prod(size[axis] for axis in flows["batch"]),
         attention=attention,
     )

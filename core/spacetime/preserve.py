@@ -55,7 +55,8 @@ def preserve(
     for name, owner, copy in shared_parameters(version.graph, version.pieces):
         _require_counterparts(name, owner, copy, meshes)
     for device in sorted(places):
-        micro_batches = len({turn.micro for turn in turns[device]})
+        # Whether all of them have turns is for the proof to say.
+        micro_batches = 1 + max((turn.micro for turn in turns[device]), default=-1)
         tasks = _all_turns([version] * micro_batches, device, meshes, turns[device])
         queues[device] = (*tasks, *_step(version, device, meshes))
     return in_order(queues)

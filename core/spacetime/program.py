@@ -81,11 +81,6 @@ class LocalOp:
     shapes: tuple[tuple[int, ...], ...]
     axes: tuple[str, ...] = ()
 
-    @property
-    def communicates(self) -> bool:
-        """Whether its forward or its backward pass waits for other devices."""
-        return self.form in COLLECTIVES or self.form in ("row", "vocabulary")
-
 
 @dataclass(frozen=True)
 class Region:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from partita.errors import PlanError
+from partita.errors import PlanError, listed
 from partita.plan import Order
 from partita.schedules import Turn, find
 from partita.spacetime.program import Place
@@ -46,6 +46,14 @@ def order(wanted: Order, places: Mapping[int, Sequence[Place]]) -> dict[int, lis
     if wanted.generator == "turns":
         if odd := sorted(set(wanted.turns) ^ set(places)):
             raise PlanError(f"the plan's order and its stages must have the same devices; device {odd[0]} is in one")
+        for device, at in places.items():
+            stages = {place.stage for place in at}
+            for turn in wanted.turns[device]:
+                if turn.stage not in stages or not 0 <= turn.micro < wanted.micro_batches:
+                    raise PlanError(
+                        f"device {device} has a turn of stage {turn.stage} and micro-batch {turn.micro}; it serves the "
+                        f"stages {listed(sorted(stages))}, with the micro-batches 0 to {wanted.micro_batches - 1}"
+                    )
         return {device: list(wanted.turns[device]) for device in places}
     lanes = find(wanted.generator)(wanted.stages, wanted.micro_batches, **wanted.arguments)
     served = {frozenset(turn.stage for turn in turns): turns for turns in lanes.values()}

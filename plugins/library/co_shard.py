@@ -15,7 +15,10 @@ def co_shard(draft: Draft) -> None:
     layers = [block for block in draft.blocks if {"heads", "hidden"}.intersection(draft.classes(block))]
     if not layers:
         raise PlanError(f'no block of "{draft.graph.name}" has heads or hidden units that could be cut into shards')
-    layers = layers[: draft.argument("blocks", len(layers))]
+    count = draft.argument("blocks", len(layers))
+    if count > len(layers):
+        raise PlanError(f'blocks={count}: "{draft.graph.name}" has {len(layers)} with heads or hidden units')
+    layers = layers[:count]
     for dim in ("heads", "hidden"):
         if any(dim in draft.classes(block) for block in layers):
             op_trans(draft, layers, dim, shards)

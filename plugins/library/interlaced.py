@@ -2,12 +2,17 @@
 between those of the pipeline that the same devices are."""
 
 from partita.draft import Draft, op_assign, op_order, op_trans
+from partita.errors import PlanError
 from partita.plan import Axis
 
 
 def interlaced(draft: Draft) -> None:
     """``pp`` stages between embedding and head (default: all devices); ``extra`` micro-batches in flight beyond those
     of 1F1B (default: as many as make the step shortest)."""
+    if len(draft.blocks) < 3:
+        raise PlanError(
+            f'"{draft.graph.name}" has {len(draft.blocks)} blocks; an embedding, a head and one between are needed'
+        )
     first, *layers, last = draft.blocks
     pp = draft.argument("pp", len(draft.devices), of=len(draft.devices))
     data, shares = len(draft.devices) // pp, draft.shares(pp)

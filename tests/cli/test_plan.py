@@ -153,3 +153,25 @@ def test_held_decisions_and_the_memory_limit_reach_the_plan(partita: Callable[..
     assert [(stage["tp"], stage["dp"]) for stage in plan["stages"]] == [(2, 8), (2, 8)]
     assert {(s["zero"], s["recompute"]) for stage in plan["stages"] for s in stage["strategies"]} == {(1, "full")}
     assert max(plan["predicted"]["peak_bytes"].values()) <= 20 * 2**30
+
+NAMED = ["gpt3-2.7b", "--cluster", "8xa100-80gb", "--global-batch", "64", "--plan-function", "interleaved"]
+
+
+def test_a_plan_by_name_is_predicted_by_its_simulation(partita: Callable[..., str], tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    text = partita("plan", *NAMED, "--fix", "chunks=2", "-o", path)
+    plan = load_plan(path)
+    assert (plan.target, plan.schedule, len(plan.stages)) == ("partita", "interleaved", 16)
+    simulated = json.loads(partita("simulate", path, "--json"))
+    assert isclose(simulated["step_seconds"], plan.predicted.step_seconds, rel_tol=1e-8)
+    # A device that serves two stages holds both: so says the table, for each of them.
+    rows = [line.split() for line in text.splitlines() if line.startswith("stage")][1:]
+    sizes = [float(row[-2] if row[-1] == "heaviest" else row[-1]) for row in rows]
+    assert sizes[:8] == sizes[8:] == [round(plan.predicted.peak_bytes[device] / 2**30, 2) for device in range(8)]
+
+
+def test_a_plan_by_name_that_does_not_fit_is_no_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    assert main(["plan", *NAMED, "--memory-gib", "30", "-o", str(path)]) == 1
+    assert "interleaved needs 36.80 GiB on device 0, and 30.00 GiB is there" in capsys.readouterr().err
+    assert not path.exists()

@@ -10,12 +10,14 @@ import pytest
 
 from partita.cli.model import load_model
 from partita.cluster import parse_cluster
-from partita.draft import Draft, drafted, op_assign, op_order, op_trans
+from partita.draft import Draft, divide_state, drafted, offload, op_assign, op_order, op_trans, recompute
 from partita.drafted import library, plan_function
-from partita.errors import InputError, PlanError
+from partita.errors import InputError, PartitaError, PlanError
 from partita.plan import Axis, Plan
 from partita.problem import Problem
-from partita.schedules import Turn
+from partita.schedules import Phase, Turn
+from partita.simulate.predict import predicted
+from partita.simulate.run import queues
 
 pytest.importorskip("torch")
 
@@ -131,6 +133,78 @@ def test_no_plan(mine: Callable[[Draft], None], message: str) -> None:
     assert message in str(error.value)
 
 
+def changed(change: Callable[[Draft], None]) -> Callable[[Draft], None]:
+    """A plan of one stage, and what else is said of it."""
+
+    def mine(draft: Draft) -> None:
+        whole(draft)
+        change(draft)
+        op_order(draft, "1f1b")
+
+    return mine
+
+
+CHANGED = {
+    "unknown block": (lambda draft: recompute(draft, ["x"]), 'has no block "x"'),
+    "a text": (lambda draft: offload(draft, "head"), '"head" stands where a list of blocks is needed'),
+    "ZeRO of some": (lambda draft: divide_state(draft, ["head"], 1), "blocks of the ZeRO stages 0 and 1"),
+    "both": (
+        lambda draft: (recompute(draft, ["head"]), offload(draft, ["head"])), '"head" is computed again and offloaded'
+    ),
+    "along data": (
+        lambda draft: op_trans(draft, draft.blocks, "sequence", "data"),
+        'its "sequence" cut along "data", which divides the batch alone',
+    ),
+    "an axis twice": (
+        lambda draft: op_trans(draft, draft.blocks, "heads", Axis("data", 2, "turns")), 'has two axes "data"'
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CHANGED)
+def test_no_change(case: str) -> None:
+    change, message = CHANGED[case]
+    with pytest.raises(PartitaError) as error:
+        plan(changed(change))
+    assert message in str(error.value)
+
+
+def test_what_changes_blocks_needs_stages() -> None:
+    with pytest.raises(PlanError, match="there are no stages yet"):
+        plan(lambda draft: recompute(draft, draft.blocks))
+
+
+def test_an_axis_of_ones_own_may_have_one_device() -> None:
+    def ring(draft: Draft) -> None:
+        size = draft.argument("ring", 2)
+        op_assign(draft, draft.blocks, draft.devices, data=len(draft.devices) // size, ring=size)
+        op_trans(draft, draft.blocks, "sequence", "ring")
+        op_order(draft, "1f1b")
+
+    assert plan(ring).stages[0].other_axes == (Axis("ring", 2, "space"),)
+    assert plan(ring, ring=1).stages[0].other_axes == ()
+    graph, cluster = problem(2).graph, problem(2).cluster
+    # Named as one likes, an axis is priced like any.
+    assert predicted(graph, plan(ring), cluster).predicted.step_seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("turns", "message"),
+    [
+        ([("forward", 0), ("backward", 0)], "the forward of micro-batch 1 is missing on stage 0"),
+        ([("forward", 1), ("backward", 1)], "the forward of micro-batch 0 is missing on stage 0"),
+    ],
+)
+def test_turns_with_a_gap(turns: list[tuple[Phase, int]], message: str) -> None:
+    def mine(draft: Draft) -> None:
+        op_assign(draft, draft.blocks, [0])
+        op_trans(draft, draft.blocks, "batch", Axis("micro", 2, "turns"))
+        op_order(draft, turns={0: [Turn(0, phase, micro) for phase, micro in turns]})
+
+    with pytest.raises(PlanError, match=message):
+        queues(problem(1).graph, plan(mine, devices=1))
+
+
 @pytest.mark.parametrize(
     ("name", "devices", "numbers", "message"),
     [
@@ -141,6 +215,7 @@ def test_no_plan(mine: Callable[[Draft], None], message: str) -> None:
         ("interleaved", 2, {"chunks": 40}, "6 blocks can't be divided into 80 stages; 1 to 6 work"),
         ("data-parallel", 3, {}, "global batch 4 can't be divided over 3 data-parallel copies; multiples of 3 work"),
         ("3f1b", 2, {}, "share parameters over 3 passes"),
+        ("co-shard", 1, {"blocks": 9}, 'blocks=9: "gpt3-tiny" has 4 with heads or hidden units'),
         ("megatron", 2, {"pt": 2}, "asks for no number \"pt\". Did you mean 'tp'?"),
     ],
 )

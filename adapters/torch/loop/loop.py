@@ -245,6 +245,11 @@ class Loop:
     def _stages(self) -> int:
         return len(self.plan.stages)
 
+    def _turns(self, micro_batches: int) -> Mapping[int, Sequence[Turn]]:
+        """The plan's order for as many micro-batches as a call has."""
+        order = self.plan.order
+        return find(order.generator)(self._stages, micro_batches, **order.arguments)
+
     def _queue(self, call: Call, turns: Mapping[int, Sequence[Turn]]) -> tuple[Task, ...]:
         versions = [code.version for code in call.codes]
         program = self.program
@@ -276,7 +281,7 @@ class Loop:
     def _loss(self, call: Call, factor: float) -> Tensor:
         keeping = Keeping(self.stage, self.parameters, factor)
         flush = self._flush(call, keeping, self._scales(call))
-        flush.run(self._queue(call, find(self.plan.order.generator)(self._stages, len(call.parts))))
+        flush.run(self._queue(call, self._turns(len(call.parts))))
         loss: Tensor = Kept.apply(keeping, self._total(flush.loss), *self.parameters)
         return loss
 
