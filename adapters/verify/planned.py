@@ -53,9 +53,13 @@ def module_of(name: str, seq: int | None) -> tuple[Callable[[], nn.Module], Exam
 
 def needed_bytes(lowered: Lowered, plan: Plan) -> int:
     """The least memory that both sides need, one after the other: all devices' state, and what a step saves."""
-    graph = lowered.captured.graph
-    copies = max(stage.dp for stage in plan.stages)
-    state = graph.parameter_count * BYTES_OF_PARAMETER * (copies + 1)
+    graph, program = lowered.captured.graph, lowered.program
+    held = 0
+    for places in program.places.values():
+        # A parameter that several stages of a device read is there once.
+        parts = {name: shard for at in places for name, shard in program.pieces[at.stage].parameters.items()}
+        held += sum(graph.tensor[name].elements // (shard.pieces if shard else 1) for name, shard in parts.items())
+    state = (held + graph.parameter_count) * BYTES_OF_PARAMETER
     values = sum(tensor.bytes for tensor in graph.tensors if tensor.role == "value")
     return state + values * plan.global_batch // graph.samples
 

@@ -154,6 +154,7 @@ def test_held_decisions_and_the_memory_limit_reach_the_plan(partita: Callable[..
     assert {(s["zero"], s["recompute"]) for stage in plan["stages"] for s in stage["strategies"]} == {(1, "full")}
     assert max(plan["predicted"]["peak_bytes"].values()) <= 20 * 2**30
 
+
 NAMED = ["gpt3-2.7b", "--cluster", "8xa100-80gb", "--global-batch", "64", "--plan-function", "interleaved"]
 
 

@@ -99,7 +99,7 @@ def test_json_has_the_promised_keys(partita: Callable[..., tuple[int, str, str]]
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["interleaved", "zero-bubble", "co-shard", "megatron"])
 def test_a_plan_of_the_library_by_name(partita: Callable[..., tuple[int, str, str]], name: str) -> None:
-    status, out, _ = partita("gpt3-tiny", "--plan", name, "--devices", 2, "--global-batch", 8, "--seq", 16)
+    status, out, _ = partita("gpt3-tiny", "--plan-function", name, "--devices", 2, "--global-batch", 8, "--seq", 16)
     assert status == 0
     assert "gpt3-tiny: equal. 3 steps of Adam on 2 virtual devices and on one device, float64, 8 samples a step" in out
     assert "layers: 6 in the model, 6 on the devices" in out
@@ -131,9 +131,9 @@ def test_a_mutant_is_not_equal(monkeypatch: pytest.MonkeyPatch) -> None:
     ("words", "said"),
     [
         (["gpt3-tiny"], "gpt3-tiny is a model and no plan: --plan-function must say which, one of 1f1b, "),
-        (["gpt3-tiny", "--plan", "zero-4", *OF_MODEL], 'there is no plan "zero-4" in the library. Did you mean'),
-        (["gpt3-tiny", "--plan", "1f1b"], "--devices and --global-batch must say what it is planned for"),
-        (["gpt3-tiny", "--plan", "1f1b", *OF_MODEL, "--model", "x"], "--model x goes with a plan's file"),
+        (["gpt3-tiny", "--plan-function", "zero-4", *OF_MODEL], 'there is no plan "zero-4" in the library. Did you mean'),
+        (["gpt3-tiny", "--plan-function", "1f1b"], "--devices and --global-batch must say what it is planned for"),
+        (["gpt3-tiny", "--plan-function", "1f1b", *OF_MODEL, "--model", "x"], "--model x goes with a plan's file"),
         (["nothing.json"], "nothing.json: no such file"),
         (["own.json", "--devices", 2], "own.json is a plan and states its own problem; leave out --devices"),
         (["own.json"], 'the plan\'s model "gpt2" is neither a recipe nor a file here; --model MODEL says where it is'),
