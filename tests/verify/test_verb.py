@@ -131,7 +131,10 @@ def test_a_mutant_is_not_equal(monkeypatch: pytest.MonkeyPatch) -> None:
     ("words", "said"),
     [
         (["gpt3-tiny"], "gpt3-tiny is a model and no plan: --plan-function must say which, one of 1f1b, "),
-        (["gpt3-tiny", "--plan-function", "zero-4", *OF_MODEL], 'there is no plan "zero-4" in the library. Did you mean'),
+        (
+            ["gpt3-tiny", "--plan-function", "zero-4", *OF_MODEL],
+            'there is no plan "zero-4" in the library. Did you mean',
+        ),
         (["gpt3-tiny", "--plan-function", "1f1b"], "--devices and --global-batch must say what it is planned for"),
         (["gpt3-tiny", "--plan-function", "1f1b", *OF_MODEL, "--model", "x"], "--model x goes with a plan's file"),
         (["nothing.json"], "nothing.json: no such file"),
