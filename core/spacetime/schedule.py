@@ -47,12 +47,12 @@ def order(wanted: Order, places: Mapping[int, Sequence[Place]]) -> dict[int, lis
         if odd := sorted(set(wanted.turns) ^ set(places)):
             raise PlanError(f"the plan's order and its stages must have the same devices; device {odd[0]} is in one")
         for device, at in places.items():
-            stages = {place.stage for place in at}
+            served_here = {place.stage for place in at}
             for turn in wanted.turns[device]:
-                if turn.stage not in stages or not 0 <= turn.micro < wanted.micro_batches:
+                if turn.stage not in served_here or not 0 <= turn.micro < wanted.micro_batches:
                     raise PlanError(
                         f"device {device} has a turn of stage {turn.stage} and micro-batch {turn.micro}; it serves the "
-                        f"stages {listed(sorted(stages))}, with the micro-batches 0 to {wanted.micro_batches - 1}"
+                        f"stages {listed(sorted(served_here))}, with the micro-batches 0 to {wanted.micro_batches - 1}"
                     )
         return {device: list(wanted.turns[device]) for device in places}
     lanes = find(wanted.generator)(wanted.stages, wanted.micro_batches, **wanted.arguments)
