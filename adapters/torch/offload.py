@@ -11,7 +11,7 @@ Packed = tuple[bool, Tensor, object]
 def in_host_memory() -> saved_tensors_hooks:
     """A context: what is saved inside leaves the device, and comes back when its gradient is computed.
 
-    Parameters stay: they are on the device anyway.
+    Parameters stay, and so do values that came from other stages: they are held on the device anyway.
     """
     return saved_tensors_hooks(_pack, _unpack)
 

@@ -212,6 +212,9 @@ class Stages:
             copies = stage.dp * prod(self.group(stage, axis)[0] for axis in axes)
             wide, size = self.link(stage, ("data", *axes)), elements * self.per.parameters
             reduce += reduce_seconds(size, zero, copies, wide)
+            if axes and zero >= 2:
+                # Backward turns have added up over the copies alone; the chunks are added up along these axes.
+                reduce += reduce_seconds(size / stage.dp, 0, copies // stage.dp, self.link(stage, axes))
             gather += gather_seconds(size, zero, stage.dp, self.link(stage, ("data",)))
             update += update_seconds(
                 self.cluster.device, self.plan.precision, self.plan.optimizer, elements, 0.0, zero, stage.dp
@@ -232,6 +235,9 @@ class Stages:
         frozen = ceil(frozen / stage.dp) if zero == 3 else frozen
         pairs = list(zip(stage.blocks, stage.strategies, costs, strict=True))
         held = [self._held(stage, block, strategy, cost) for block, strategy, cost in pairs]
+        if stage.strategies[0].offload:
+            # What came from other stages is held as it came.
+            held.append(float(self.crossing_bytes[self.number[stage.blocks[0]]]) * self.ratio(stage))
         if not any(cost.trains for cost in costs):
             # Nothing is kept: what one op reads and writes is there while it runs.
             held = [max(float(cost.activation_bytes.max(initial=0.0)) for cost in costs) * self.ratio(stage)]
