@@ -20,6 +20,7 @@ from deepspeed.runtime.engine import DeepSpeedEngine
 
 from partita.adapters.torch.begin import agree
 from partita.adapters.torch.whole import unwritten
+from partita.adapters.torch.wires import ProcessGroup
 from partita.errors import InputError, PartitaError
 from partita.files import read_text, write_text
 
@@ -198,4 +199,4 @@ def _same_everywhere(tag: str) -> None:
 
 
 def _agree(engine: DeepSpeedEngine, failure: Exception | None) -> None:
-    agree(dist.group.WORLD, failure, torch.zeros((), dtype=torch.float64, device=engine.device))
+    agree(ProcessGroup(dist.group.WORLD), failure, torch.zeros((), dtype=torch.float64, device=engine.device))

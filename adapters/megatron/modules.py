@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from partita.adapters.torch.collectives import reduce_losses, vocabulary_cross_entropy
 from partita.adapters.torch.stage import Parameters
+from partita.adapters.torch.wires import ProcessGroup
 
 
 class Order(NamedTuple):
@@ -120,8 +121,9 @@ class VocabularyLoss(nn.Module):
         if logits.dtype == torch.float64:
             # Megatron computes this loss in float32, whatever it is given. Who trains in float64 compares with one
             # device, and keeps all digits.
+            group = ProcessGroup(self.group)
             return vocabulary_cross_entropy(
-                logits, targets, real=self.real, ignore_index=self.ignore, reduction=self.reduction, group=self.group
+                logits, targets, real=self.real, ignore_index=self.ignore, reduction=self.reduction, group=group
             )
         # A copy in any case: Megatron subtracts the maximum in place.
         logits = logits.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
