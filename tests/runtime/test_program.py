@@ -19,6 +19,9 @@ from tests.runtime.engines import Case
 from tests.runtime.programs import Layout, program
 from tests.runtime.training import train
 
+# Together these take longer than all fast tests should.
+pytestmark = pytest.mark.slow
+
 SAMPLES, SEQ, HIDDEN, VOCABULARY, LAYERS = 3, 8, 16, 29, 10
 VALUE_BYTES = SAMPLES * SEQ * HIDDEN * 4
 COUNTS = [(pp, c) for pp in (1, 2, 3, 4, 7, 12) for c in (1, 2, 3, 5, 8)]

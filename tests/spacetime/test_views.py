@@ -28,6 +28,9 @@ from partita.spacetime.views import (
 )
 from tests.redistribution.cases import any_case, index
 
+# Together these take longer than all fast tests should.
+pytestmark = pytest.mark.slow
+
 ONE, TWO, FOUR = ((0,),), ((0,), (1,)), ((0,), (1,), (2,), (3,))
 
 # Samples of a turn, copies that have them, copies that want them; of each device: source and samples.
