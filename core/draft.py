@@ -20,13 +20,14 @@ from partita.draft_check import known_blocks, require_free, require_size, requir
 from partita.errors import PlanError, divisors, listed, nearest
 from partita.graph import Graph
 from partita.graph.cuts import block_cuts
+from partita.graph.flows import FLOWS
 from partita.plan import (
+    BATCH_CUT,
+    UNPREDICTED,
     Axis,
-    Breakdown,
     Cut,
     Order,
     Plan,
-    Prediction,
     Search,
     SharedParameter,
     Stage,
@@ -35,9 +36,6 @@ from partita.plan import (
 )  # fmt: skip
 from partita.problem import Problem
 from partita.schedules import Turn, find
-
-# Dims that flow through all of a block, beside the classes of ``graph.cuts``.
-FLOWING = ("batch", "sequence")
 
 PlanFunction = Callable[["Draft"], None]
 
@@ -156,7 +154,7 @@ def op_assign(draft: Draft, blocks: Iterable[str], devices: Sequence[int], **spa
     for axis, size in {**space, "data": data}.items():
         require_size(axis, size)
     batch = draft.problem.global_batch
-    strategy = Strategy((Cut("batch", ("data", "micro")),), 0, "none")
+    strategy = Strategy((BATCH_CUT,), 0, "none")
     draft.stages.append(
         Stage(
             f"stage{len(draft.stages)}", blocks, tuple(devices), data, tensor, batch, 1, (strategy,) * len(blocks),
@@ -212,7 +210,7 @@ def op_trans(draft: Draft, blocks: Iterable[str], dim: str, along: str | Axis) -
                     strategies[place] = _cut(strategies[place], one, name)
         draft.stages[index] = replace(stage, strategies=tuple(strategies))
     if not found:
-        dims = dict.fromkeys(FLOWING)
+        dims = dict.fromkeys(FLOWS)
         dims.update((one, None) for block in draft.blocks if block in blocks for one in draft.classes(block))
         axes = dict.fromkeys(axis.name for stage in draft.stages for axis in stage.axes)
         raise PlanError(
@@ -294,14 +292,11 @@ def drafted(function: PlanFunction, name: str, problem: Problem, arguments: Mapp
         model=draft.graph.name, problem=problem.digest, cluster=problem.cluster.name, target=problem.target,
         precision=problem.precision, optimizer=problem.optimizer, seq=draft.graph.seq,
         global_batch=problem.global_batch, schedule=order.generator, order=order, stages=tuple(draft.stages),
-        shared_parameters=_shared(draft), predicted=NOTHING,
+        shared_parameters=_shared(draft), predicted=UNPREDICTED,
         reasons=(f"Made by {name}" + (f" with {said}." if said else "."),),
         search=Search(name, False, 0.0, 1), idle_devices=tuple(d for d in draft.devices if d not in used),
     )  # fmt: skip
     return check_plan(plan, name)
-
-
-NOTHING = Prediction(0.0, 0.0, {}, 0.0, Breakdown("", 0.0, 0.0, 0.0, 0.0, 0.0, ()))
 
 
 def _micro_batches(draft: Draft, count: int) -> None:
@@ -335,7 +330,7 @@ def _whole_samples(draft: Draft) -> None:
 
 def _dims(draft: Draft, block: str, dim: str) -> list[str]:
     """The dims of the block that a name stands for."""
-    if dim in FLOWING:
+    if dim in FLOWS:
         return [dim]
     return [name for name in draft.classes(block) if dim in ("classes", name)]
 

@@ -217,6 +217,12 @@ class Prediction:
     breakdown: Breakdown
 
 
+# Of a plan that nobody has predicted yet.
+UNPREDICTED = Prediction(0.0, 0.0, {}, 0.0, Breakdown("", 0.0, 0.0, 0.0, 0.0, 0.0, ()))
+# The formula of a prediction that no formula made: a simulation of the plan's queues.
+SIMULATED = "simulated"
+
+
 @dataclass(frozen=True)
 class Search:
     """How the plan was found: ``optimal`` under the stated formula, or the best until interrupted."""

@@ -7,11 +7,9 @@ that serves several stages, other axes, turns of weight gradients, tensor parall
 from __future__ import annotations
 
 from partita.errors import listed
+from partita.graph.flows import FLOWS
 from partita.plan import Order, Plan
 from partita.schedules import find
-
-# Its dims are divided over copies, not inside one, and between the blocks every device has all tokens.
-FLOWING = ("batch", "sequence")
 
 
 def beyond(plan: Plan) -> list[str]:
@@ -37,10 +35,10 @@ def _axes(plan: Plan) -> list[str]:
 
 
 def _flowing(plan: Plan) -> list[str]:
-    """Of the axes that frameworks know, tensor alone may not cut what flows through all of a block."""
+    """Frameworks divide samples over copies, not inside one, and between blocks each device has all tokens."""
     for stage in plan.stages:
         for block, strategy in zip(stage.blocks, stage.strategies, strict=True):
-            if cut := [dim for dim in FLOWING if dim in strategy.cut_along("tensor")]:
+            if cut := [dim for dim in FLOWS if dim in strategy.cut_along("tensor")]:
                 return [f'block "{block}" has its {cut[0]} cut along tensor']
     return []
 

@@ -25,3 +25,14 @@ def pool() -> Iterator[Pool]:
     made = Pool()
     yield made
     made.close()
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Of tiny tensors more threads for each virtual device cost more than they give."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

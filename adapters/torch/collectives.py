@@ -82,30 +82,12 @@ class Gather(Function):
         return pieces_of(gradient, *ctx.at, ctx.group.size)[ctx.group.rank], None, None, None, None
 
 
-class GatherEntered(Function):
+class GatherEntered(Gather):
     """The same, where each device has only a part of the gradient: each gets its piece of the sum of the parts."""
-
-    @staticmethod
-    def forward(ctx: Any, piece: Tensor, dim: int, parts: int, size: int, group: Group) -> Tensor:
-        ctx.at, ctx.group = (dim, parts), group
-        return put_together(group.gather(piece), dim, parts).narrow(dim, 0, size)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         return ctx.group.scatter_sum(pieces_of(gradient, *ctx.at, ctx.group.size)), None, None, None, None
-
-
-class Scatter(Function):
-    """Each device's piece of the sum of a partial value; the gradient's pieces are put together."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, dim: int, parts: int, group: Group) -> Tensor:
-        ctx.at, ctx.group = (dim, parts), group
-        return group.scatter_sum(pieces_of(value, dim, parts, group.size))
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return put_together(ctx.group.gather(gradient), *ctx.at), None, None, None
 
 
 class Slice(Function):
@@ -119,6 +101,15 @@ class Slice(Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         return put_together(ctx.group.gather(gradient), *ctx.at), None, None, None
+
+
+class Scatter(Slice):
+    """The same of the sum of a partial value."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, dim: int, parts: int, group: Group) -> Tensor:
+        ctx.at, ctx.group = (dim, parts), group
+        return group.scatter_sum(pieces_of(value, dim, parts, group.size))
 
 
 class Exchange(Function):

@@ -24,7 +24,7 @@ from partita.adapters.verify.masks import Undropped, random_ops, share_draws
 from partita.adapters.verify.one_device import Training, build, train
 from partita.adapters.verify.rehearsal import Rehearsal, rehearse
 from partita.errors import ModelError
-from partita.plan import BATCH_CUT, Breakdown, Order, Plan, Prediction, Search, Stage, Strategy
+from partita.plan import BATCH_CUT, UNPREDICTED, Order, Plan, Search, Stage, Strategy
 from partita.plugins.capture_torch import Captured
 from partita.spacetime.lower import lower
 from partita.spacetime.program import Program
@@ -145,7 +145,7 @@ def one_device(captured: Captured, samples: int) -> Program:
     plan = Plan(
         model=graph.name, problem="", cluster="cpu", target="partita", precision="fp64", optimizer="adam",
         seq=graph.seq, global_batch=samples, schedule="1f1b", order=Order("1f1b", 1, count), stages=(stage,),
-        shared_parameters=(), predicted=Prediction(0, 0, {}, 0, Breakdown("", 0, 0, 0, 0, 0, ())), reasons=(),
+        shared_parameters=(), predicted=UNPREDICTED, reasons=(),
         search=Search("by hand", False, 0, 0),
     )  # fmt: skip
     return lower(graph, plan)

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from partita.cli.options import GIB
-from partita.plan import Plan, Stage
+from partita.plan import SIMULATED, Plan, Stage
 
 # Where there is no terminal: wide enough for the tables, narrow enough for a mail.
 WIDTH = 120
@@ -91,7 +91,7 @@ def breakdown(plan: Plan) -> Table:
         ("step", plan.predicted.step_seconds),
     ):
         # A simulated prediction has all computing in one number.
-        if seconds or not (name.startswith("computing again") and parts.formula == "simulated"):
+        if seconds or not (name.startswith("computing again") and parts.formula == SIMULATED):
             table.add_row(name, f"{seconds:.4g}", f"{seconds / plan.predicted.step_seconds:.1%}")
     return table
 
@@ -111,7 +111,7 @@ def bullet(sentence: str) -> Padding:
 def found(plan: Plan, seconds: float | None) -> str:
     """How the plan was found; the time is known only to whoever searched."""
     took = "" if seconds is None else f" in {duration(seconds)}"
-    if plan.search.considered == 1 and not plan.search.optimal:
+    if plan.predicted.breakdown.formula == SIMULATED:
         return f"made by {plan.search.engine}{took}; the prediction is that of its simulation"
     proof = (
         "the best under the formula"

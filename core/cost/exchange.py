@@ -16,9 +16,8 @@ from partita.cluster.model import Link
 from partita.cost.collective import all_gather_seconds, all_reduce_seconds, all_to_all_seconds, reduce_scatter_seconds
 from partita.cost.division import ClassCut, Division, Split
 from partita.cost.kinds import ATTENTION
-from partita.graph.cuts import CutClass
+from partita.graph.cuts import CutClass, core_ops
 from partita.graph.model import Graph
-from partita.spacetime.needs import core_ops
 
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 SECONDS: dict[Collective, Callable[[float, int, Link], float]] = {

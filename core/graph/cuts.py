@@ -88,6 +88,29 @@ def block_cuts(graph: Graph, block: str, *, gathered: bool = False) -> tuple[Cut
     return tuple(chosen)
 
 
+def core_ops(graph: Graph, cut: CutClass, block: str) -> frozenset[str]:
+    """The ops of a class between those that read its trained parameters, these included.
+
+    Where the same axis cuts what flows through the block, the others can work on that: experts then get their tokens by
+    an exchange (all-to-all) instead of all tokens.
+    """
+    ops = [op for op in graph.block_ops[block] if op.name in cut.ops]
+    trained = {name for name in cut.dims if graph.tensor[name].role == "parameter" and graph.tensor[name].gradient}
+    after: set[str] = set()
+    values: set[str] = set()
+    for op in ops:
+        if trained.intersection(op.inputs) or values.intersection(op.inputs):
+            after.add(op.name)
+            values.update(op.outputs)
+    before: set[str] = set()
+    wanted: set[str] = set()
+    for op in reversed(ops):
+        if trained.intersection(op.inputs) or wanted.intersection(op.outputs):
+            before.add(op.name)
+            wanted.update(op.inputs)
+    return frozenset(after & before)
+
+
 def unknown_kinds(graph: Graph, block: str) -> dict[str, str]:
     """Ops of the block that carry a gradient and have no signature, by name with their kind: they stay whole."""
     return {

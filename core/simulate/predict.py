@@ -8,14 +8,12 @@ from statistics import fmean
 
 from partita.cluster import Cluster
 from partita.graph import Graph
-from partita.plan import Breakdown, MemoryBytes, Plan, Prediction, StageCost
+from partita.plan import SIMULATED, Breakdown, MemoryBytes, Plan, Prediction, StageCost
 from partita.planner.build import rounded
 from partita.schedules import Turn, in_flight
 from partita.simulate.result import Simulation
 from partita.simulate.run import simulate
 from partita.spacetime.schedule import order
-
-FORMULA = "simulated"
 
 
 def predicted(graph: Graph, plan: Plan, cluster: Cluster) -> Plan:
@@ -45,7 +43,7 @@ def _breakdown(found: Simulation, plan: Plan) -> Breakdown:
     compute = use.compute_seconds - (sync - in_sync)
     collective = use.collective_seconds - in_sync
     return Breakdown(
-        formula=FORMULA, compute_seconds=rounded(compute), recompute_seconds=0.0,
+        formula=SIMULATED, compute_seconds=rounded(compute), recompute_seconds=0.0,
         collective_seconds=rounded(max(0.0, collective)),
         waiting_seconds=rounded(max(0.0, ends - compute - collective)), sync_seconds=rounded(found.step_seconds - ends),
         stages=tuple(_stage(found, plan, index, turns) for index in range(len(plan.stages))),

@@ -42,8 +42,7 @@ class Meshes:
     def source(self, device: int, stage: int, other: int) -> int:
         """The device of the stage ``other`` from which a device of ``stage`` has what crosses: itself, if it can."""
         place = self.place(device, stage)
-        copy = self.copy(other, place.data)
-        return device if device in copy else copy[place.tensor % len(copy)]
+        return sender(self.copy(other, place.data), device, place.tensor)
 
     def readers(self, device: int, stage: int, other: int) -> tuple[int, ...]:
         """The devices of ``other`` that have from this device of ``stage`` what crosses; itself among them, if so."""
@@ -52,6 +51,18 @@ class Meshes:
             copy = self.copy(other, self.place(device, stage).data)
             self._readers[key] = tuple(d for d in copy if self.source(d, other, stage) == device)
         return self._readers[key]
+
+    def counterpart(self, device: int, stage: int, other: int) -> int | None:
+        """The device that has the same part of a shared parameter in another stage; None where the device is there."""
+        if other in self.stages(device):
+            return None
+        place = self.place(device, stage)
+        return self.copy(other, place.data)[place.tensor]
+
+
+def sender(copy: Sequence[int], device: int, number: int) -> int:
+    """Who of the equal devices of a copy sends to its reader of that number: itself, or in turn, so that all do."""
+    return device if device in copy else copy[number % len(copy)]
 
 
 def ahead(queue: Sequence[Task], index: int) -> int:

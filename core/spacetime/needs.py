@@ -46,29 +46,6 @@ class Need:
         return tuple(axis for axis in self.axes if axis not in self.inputs[index] and axis not in self.reduced)
 
 
-def core_ops(graph: Graph, cut: CutClass, block: str) -> frozenset[str]:
-    """The ops of a class between those that read its trained parameters, these included.
-
-    Where the same axis cuts what flows through the block, the others can work on that: experts then get their tokens by
-    an exchange (all-to-all) instead of all tokens.
-    """
-    ops = [op for op in graph.block_ops[block] if op.name in cut.ops]
-    trained = {name for name in cut.dims if graph.tensor[name].role == "parameter" and graph.tensor[name].gradient}
-    after: set[str] = set()
-    values: set[str] = set()
-    for op in ops:
-        if trained.intersection(op.inputs) or values.intersection(op.inputs):
-            after.add(op.name)
-            values.update(op.outputs)
-    before: set[str] = set()
-    wanted: set[str] = set()
-    for op in reversed(ops):
-        if trained.intersection(op.inputs) or wanted.intersection(op.outputs):
-            before.add(op.name)
-            wanted.update(op.inputs)
-    return frozenset(after & before)
-
-
 def need(
     graph: Graph, op: Op, cut: ClassCut | None, flows: Mapping[str, str], tags: Tags, sizes: Mapping[str, int]
 ) -> Need:

@@ -309,9 +309,9 @@ def _exchanged(edges: Sequence[Transfer], device: int, meshes: Meshes) -> list[T
     sends, receives = [], []
     for stage in meshes.stages(device):
         for edge in edges:
-            if edge.source == stage and (peer := counterpart(device, stage, edge.target, meshes)) is not None:
+            if edge.source == stage and (peer := meshes.counterpart(device, stage, edge.target)) is not None:
                 sends.append(Task("send", stage, None, edge, peer=peer, reads=(edge.sent(None),)))
-            if edge.target == stage and (peer := counterpart(device, stage, edge.source, meshes)) is not None:
+            if edge.target == stage and (peer := meshes.counterpart(device, stage, edge.source)) is not None:
                 receives.append(Task("receive", stage, None, edge, peer=peer, writes=(edge.key(None),)))
     return sends + receives
 
@@ -332,11 +332,3 @@ def _require_counterparts(name: str, owner: int, copy: int, meshes: Meshes) -> N
                     f'parameter "{name}" is shared by the stages {owner} and {copy}; device {device} is number '
                     f"{places[0]} of a copy of the one and number {places[1]} of the other; the same in both works"
                 )
-
-
-def counterpart(device: int, stage: int, other: int, meshes: Meshes) -> int | None:
-    """The device that has the same part of a shared parameter in another stage; None where the device is there too."""
-    if other in meshes.stages(device):
-        return None
-    place = meshes.place(device, stage)
-    return meshes.copy(other, place.data)[place.tensor]

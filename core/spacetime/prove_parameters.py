@@ -72,11 +72,11 @@ def prove_parameters(graph: Graph, program: Program) -> None:
         if len(set(shards.values())) > 1:
             raise PlanError(f'parameter "{name}" is cut differently in its stages: {shards}')
         wanted = (stages[0], *(stage for stage in users[name] if stage != stages[0])) if len(users[name]) > 1 else ()
-        widths = {stage: (program.axes(stage), program.devices_of[stage]) for stage in users[name]}
-        if len({axes for axes, _ in widths.values()}) > 1:
+        meshes = [program.axes(stage) for stage in users[name]]
+        if len(set(meshes)) > 1:
             raise PlanError(
                 f'parameter "{name}" is read by the stages {users[name]}, whose copies are '
-                f"{listed(_mesh(axes) for axes, _ in widths.values())}: each must have the same parts of it, so that "
+                f"{listed(map(_mesh, meshes))}: each must have the same parts of it, so that "
                 "one mesh for all of them works"
             )
         _together(program, name, users[name])

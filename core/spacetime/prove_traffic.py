@@ -14,7 +14,6 @@ from partita.errors import PlanError
 from partita.graph import Graph
 from partita.graph.model import ITEM_BYTES
 from partita.spacetime.communication import Meshes
-from partita.spacetime.preserve import counterpart
 from partita.spacetime.program import Program, Transfer
 
 
@@ -49,7 +48,7 @@ class Traffic:
                 found |= {("send", edge, peer): True for peer in peers if peer != device}
         for edge in self.parameters:
             kind, other = ("send", edge.target) if edge.source == stage else ("receive", edge.source)
-            peer = counterpart(device, stage, other, meshes)
+            peer = meshes.counterpart(device, stage, other)
             found |= {(kind, edge, peer): False} if peer is not None else {}
         return found
 

@@ -12,12 +12,12 @@ from math import gcd, prod
 
 from partita.errors import PlanError, divisors, listed
 from partita.graph import Graph
-from partita.graph.cuts import CutClass, block_cuts
+from partita.graph.cuts import CutClass, block_cuts, core_ops
 from partita.graph.flows import FLOWS, Tags, flow_tags
 from partita.plan import Axis, Cut
 from partita.redistribution import Layout
 from partita.spacetime.cutting import BlockCutter, StageState
-from partita.spacetime.needs import ClassCut, core_ops
+from partita.spacetime.needs import ClassCut
 from partita.spacetime.parts import Part
 from partita.spacetime.program import COLLECTIVES, LocalOp, Piece, Segment, Shard
 

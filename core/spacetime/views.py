@@ -15,6 +15,7 @@ from itertools import pairwise, product
 from partita.errors import PlanError, listed
 from partita.redistribution.layout import Interval
 from partita.redistribution.view import Box, View, intersection, said
+from partita.spacetime.communication import sender
 
 Copies = tuple[tuple[int, ...], ...]
 
@@ -50,7 +51,7 @@ def samples_arriving(samples: int, sources: Copies, targets: Copies) -> Mapping[
             readers = range(i * has // wants, -(-(i + 1) * has // wants))
             for at, device in enumerate(devices):
                 number = readers.index(copy) * len(devices) + at
-                arriving[at].append(Arrival(_sender(sources[i], device, number), interval))
+                arriving[at].append(Arrival(sender(sources[i], device, number), interval))
         found |= {device: tuple(arrivals) for device, arrivals in zip(devices, arriving, strict=True)}
     return found
 
@@ -65,7 +66,7 @@ def replicas_arriving(sources: Copies, targets: Copies) -> Mapping[int, tuple[Ar
         readers = range(-(-near * len(targets) // len(sources)), -(-(near + 1) * len(targets) // len(sources)))
         for at, device in enumerate(devices):
             number = readers.index(copy) * len(devices) + at
-            source = device if device in holders else _sender(sources[near], device, number)
+            source = device if device in holders else sender(sources[near], device, number)
             found[device] = (Arrival(source, None),)
     return found
 
@@ -84,7 +85,7 @@ def sums_arriving(sources: Copies, targets: Copies) -> Mapping[int, tuple[Arriva
         n, m = len(sources), len(targets)
         parts = range(-(-copy * n // m), -(-(copy + 1) * n // m))
         for at, device in enumerate(devices):
-            found[device] = tuple(Arrival(_sender(sources[j], device, at), None) for j in parts)
+            found[device] = tuple(Arrival(sender(sources[j], device, at), None) for j in parts)
     return found
 
 
@@ -121,11 +122,6 @@ def _each(samples: int, copies: int) -> int:
     if rest or not each:
         raise PlanError(f"{copies} data-parallel copies don't divide the {samples} samples of a turn")
     return each
-
-
-def _sender(copy: Sequence[int], device: int, number: int) -> int:
-    """Who of the equal devices of a copy sends to its reader of that number: itself, or in turn, so that all do."""
-    return device if device in copy else copy[number % len(copy)]
 
 
 def gradient_views(uses: Sequence[View]) -> list[tuple[View, ...]]:

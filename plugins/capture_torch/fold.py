@@ -9,7 +9,7 @@ root. Ops that no parameter reaches (masks, positions) belong to the block that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import groupby
 from os.path import commonprefix
@@ -50,14 +50,20 @@ def fold(model: nn.Module, ops: list[Op], tensors: Mapping[str, Tensor]) -> tupl
     _place_constants(ops, home, order)
     rank = {name: index for index, name in enumerate(order)}
     folded = sorted((replace(op, block=home[op.name]) for op in ops), key=lambda op: rank[op.block])
-    owned: dict[str, list[str]] = {name: [] for name in order}
+    return folded, owning_blocks(folded, tensors)
+
+
+def owning_blocks(ops: Iterable[Op], tensors: Mapping[str, Tensor]) -> list[Block]:
+    """The blocks of these ops, in order, each with the parameters that no earlier one reads."""
+    owned: dict[str, list[str]] = {}
     met: set[str] = set()
-    for op in folded:
+    for op in ops:
+        mine = owned.setdefault(op.block, [])
         for name in op.inputs:
             if tensors[name].role == "parameter" and name not in met:
                 met.add(name)
-                owned[op.block].append(name)
-    return folded, [Block(name, tuple(owned[name])) for name in order]
+                mine.append(name)
+    return [Block(name, tuple(parameters)) for name, parameters in owned.items()]
 
 
 def _reached(ops: list[Op], tensors: Mapping[str, Tensor]) -> list[Op]:

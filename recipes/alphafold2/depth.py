@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from partita.graph import Block, Graph, Op, Tensor, check
+from partita.graph import Graph, Op, Tensor, check
+from partita.plugins.capture_torch.fold import owning_blocks
 
 EXPORTED = 3
 MIDDLE, LAST = 1, 2
@@ -44,7 +45,8 @@ def deepened(graph: Graph, blocks: int) -> Graph:
             aliases.update((renamed(name), renamed(first)) for renamed in copies)
     return check(
         replace(
-            graph, tensors=tuple(found.values()), ops=tuple(ops), blocks=_owned(ops, found), aliases=aliases
+            graph, tensors=tuple(found.values()), ops=tuple(ops), blocks=tuple(owning_blocks(ops, found)),
+            aliases=aliases,
         )
     )  # fmt: skip
 
@@ -101,15 +103,3 @@ def _renamed(number: int, other: int) -> Callable[[str], str]:
 def _number(name: str) -> int | None:
     match = _BLOCK.match(name)
     return int(match[2]) if match else None
-
-
-def _owned(ops: list[Op], tensors: Mapping[str, Tensor]) -> tuple[Block, ...]:
-    """The blocks in order, each with the parameters that no earlier one reads."""
-    owned: dict[str, list[str]] = {op.block: [] for op in ops}
-    met: set[str] = set()
-    for op in ops:
-        for name in op.inputs:
-            if tensors[name].role == "parameter" and name not in met:
-                met.add(name)
-                owned[op.block].append(name)
-    return tuple(Block(name, tuple(parameters)) for name, parameters in owned.items())

@@ -4,41 +4,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from partita.errors import ModelError, PlanError
+from partita.errors import ModelError
 from partita.hooks import hookimpl
-from partita.recipes.gpt3.text import load_text
 from partita.recipes.mixture import sizes
-from partita.recipes.recipe import Files, Module, TrainedRecipe, Workload
+from partita.recipes.recipe import Module
+from partita.recipes.text import TextRecipe
 
 if TYPE_CHECKING:
-    import torch
-
     from partita.graph import Graph
-    from partita.plan import Plan
 
 
-class Mixture(TrainedRecipe):
+class Mixture(TextRecipe):
     """The recipe behind the name mixture-tiny. It learns from the bytes of a text, as GPT-3's do."""
 
     names = tuple(sizes.SIZES)
-    samples = "a text"
-    counted = "tokens"
-    files = {"text": "A file to learn from. Default: Python's documentation."}  # noqa: RUF012
+    contexts = {name: size.context for name, size in sizes.SIZES.items()}  # noqa: RUF012
+    what = "language model"
 
     def config(self, name: str) -> dict[str, Any]:
         return sizes.config(name)
 
-    def check(self, plan: Plan, where: str, files: Files) -> None:
-        if plan.seq is None:
-            raise PlanError(f"{where}: the plan has no sequence length; it isn't one of a language model")
-        load_text(files["text"], plan.seq)
-
-    def workload(self, name: str, *, seq: int | None, dtype: torch.dtype, seed: int, files: Files) -> Workload:
-        from partita.recipes.gpt3.samples import Samples
+    def parts(self, name: str, seq: int) -> Module:
         from partita.recipes.mixture.model import example, factory
 
-        assert seq is not None  # check() has seen to it
-        return Workload(factory(name), example(seq), Samples(load_text(files["text"], seq), seq, seed).batch)
+        return factory(name), example(seq)
 
 
 @hookimpl
@@ -48,11 +37,7 @@ def partita_recipe() -> Mixture:
 
 @hookimpl
 def partita_module(model: str, seq: int | None) -> Module | None:
-    if model not in sizes.SIZES:
-        return None
-    from partita.recipes.mixture.model import example, factory
-
-    return factory(model), example(sizes.SIZES[model].context if seq is None else seq)
+    return Mixture().module(model, seq)
 
 
 @hookimpl

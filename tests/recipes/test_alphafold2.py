@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from dataclasses import replace
 from functools import cache
 
@@ -22,7 +21,6 @@ from partita.errors import ModelError
 from partita.graph import Graph
 from partita.graph.cuts import block_cuts, unknown_kinds
 from partita.hooks import plugins
-from partita.plan import Plan
 from partita.plugins.capture_torch import capture_module
 from partita.recipes.alphafold2.alignments import Alignments
 from partita.recipes.alphafold2.attention import ColumnAttention, RowAttention, TriangleAttention
@@ -36,6 +34,7 @@ from partita.recipes.one_device import losses_on_one_device
 from partita.recipes.recipe import Workload
 from tests.ranks.pool import Pool
 from tests.recipes.graphs import difference, randomised
+from tests.recipes.ranks import losses_by_plan
 
 # Together these take longer than all fast tests should.
 pytestmark = pytest.mark.slow
@@ -390,21 +389,6 @@ def one_device() -> list[float]:
     return losses_on_one_device(workload(), steps=STEPS, global_batch=BATCH, learning_rate=RATE, seed=SEED)
 
 
-def train(plan: Plan) -> list[float]:
-    """What a rank does, in a process group that is there already."""
-    import torch.distributed as dist
-
-    from partita.adapters.torch.prepare import lower_model
-    from partita.recipes.train import micro_batches, trainer
-
-    work = workload()
-    lowered = lower_model(plan, work.model, work.example)
-    trained = trainer(plan, lowered, Namespace(learning_rate=RATE, seed=SEED), torch.device("cpu"))
-    place, stage = lowered.program.places[dist.get_rank()][0], plan.stages[0]
-    share = {"copy": place.data, "samples": stage.samples // stage.dp, "count": stage.micro_batches}
-    return [trained.step(micro_batches(work.batch(step, BATCH), **share)) for step in range(STEPS)]
-
-
 @pytest.mark.parametrize("name", PLANS)
 def test_equal_to_one_device(pool: Pool, name: str) -> None:
     """With two stages the parameters of most blocks are in both: of some passes in one, of the rest in the other."""
@@ -412,7 +396,7 @@ def test_equal_to_one_device(pool: Pool, name: str) -> None:
     stated = problem(TINY, "cpu", devices, BATCH, None, "fp32", "adam", None, "partita", fix)
     plan = plugins().hook.partita_planner(problem=stated)
     assert any(len(shared.stages) > 1 for shared in plan.shared_parameters) == (name == "pp2")
-    everyones = pool.run(train, devices, plan, timeout=240)
+    everyones = pool.run(losses_by_plan, devices, plan, workload, STEPS, BATCH, RATE, SEED, timeout=240)
     assert all(losses == everyones[0] for losses in everyones)
     differences = [abs(ours - theirs) for ours, theirs in zip(everyones[0], one_device(), strict=True)]
     assert max(differences) <= TOLERANCE

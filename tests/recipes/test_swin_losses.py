@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from functools import cache
 
 import pytest
@@ -10,12 +9,12 @@ import torch
 
 from partita.cli.options import problem
 from partita.hooks import plugins
-from partita.plan import Plan
 from partita.recipes.compare import TOLERANCE
 from partita.recipes.one_device import losses_on_one_device
 from partita.recipes.recipe import Workload
 from partita.recipes.swin.hooks import Swin
 from tests.ranks.pool import Pool
+from tests.recipes.ranks import losses_by_plan
 
 NAME, BATCH, STEPS, RATE, SEED = "swin-tiny", 8, 4, 1e-3, 0
 
@@ -41,24 +40,6 @@ def one_device(steps: int) -> list[float]:
     return losses_on_one_device(workload(), steps=steps, global_batch=BATCH, learning_rate=RATE, seed=SEED)
 
 
-def train(plan: Plan) -> list[float]:
-    """What a rank does, in a process group that is there already."""
-    import torch.distributed as dist
-
-    from partita.adapters.torch.prepare import lower_model
-    from partita.recipes.train import micro_batches, trainer
-    from tests.runtime.engines import forget_earlier_engines
-
-    if plan.target == "deepspeed":
-        forget_earlier_engines()
-    work = workload()
-    lowered = lower_model(plan, work.model, work.example)
-    trained = trainer(plan, lowered, Namespace(learning_rate=RATE, seed=SEED), torch.device("cpu"))
-    place, stage = lowered.program.places[dist.get_rank()][0], plan.stages[0]
-    share = {"copy": place.data, "samples": stage.samples // stage.dp, "count": stage.micro_batches}
-    return [trained.step(micro_batches(work.batch(step, BATCH), **share)) for step in range(STEPS)]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLANS)
 def test_equal_to_one_device(pool: Pool, name: str) -> None:
@@ -71,7 +52,7 @@ def test_equal_to_one_device(pool: Pool, name: str) -> None:
     assert (stage.dp, stage.tp) == (int(held.get("dp", 1)), int(held.get("tp", 1)))
     if "zero" in held:
         assert {strategy.zero for strategy in stage.strategies} == {int(held["zero"])}
-    everyones = pool.run(train, devices, plan, timeout=180)
+    everyones = pool.run(losses_by_plan, devices, plan, workload, STEPS, BATCH, RATE, SEED, timeout=180)
     assert all(losses == everyones[0] for losses in everyones)
     differences = [abs(a - b) for a, b in zip(everyones[0], one_device(STEPS), strict=True)]
     assert max(differences) <= TOLERANCE

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -45,7 +44,7 @@ from tests.runtime.training import Part, train
 from tests.verify.models import Model, model
 
 # Together these take longer than all fast tests should.
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 LAYOUTS = {
     "dp2": Layout(dp=2),
@@ -65,15 +64,6 @@ LIBRARY: dict[str, dict[str, int]] = {
     "interleaved": {"pp": 2}, "zero-bubble": {"pp": 2}, "interlaced": {"pp": 2}, "co-shard": {"pp": 2},
     "sequence-parallel": {"tp": 2}, "context-parallel": {"cp": 2},
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Of tiny tensors more threads for each virtual device cost more than they give."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def assert_one_device(found: Model, divided: Program) -> None:
