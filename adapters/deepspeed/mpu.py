@@ -32,7 +32,7 @@ class Mpu:
         return dist.get_world_size(self._model)
 
     def get_model_parallel_rank(self) -> int:
-        return self._place.stage * self._program.tp[self._place.stage] + self._place.tensor
+        return self._place.stage * self._program.widths[self._place.stage] + self._place.tensor
 
     def get_data_parallel_group(self) -> dist.ProcessGroup:
         return self._data
@@ -47,7 +47,7 @@ class Mpu:
         return self._tensor
 
     def get_tensor_model_parallel_world_size(self) -> int:
-        return self._program.tp[self._place.stage]
+        return self._program.widths[self._place.stage]
 
     def get_tensor_model_parallel_rank(self) -> int:
         return self._place.tensor

@@ -52,7 +52,7 @@ def all_groups(program: Program) -> list[tuple[int, ...]]:
     found: list[tuple[int, ...]] = []
     for stage, devices in enumerate(program.devices_of):
         for device in devices:
-            found += [program.axis_group(device, stage, axis.name) for axis in program.axes(stage)]
+            found += [program.axis_group(device, stage, axis.name) for axis in program.inner[stage]]
             found.append(program.data_group(device, stage))
     found += _models(program)
     return [members for members in dict.fromkeys(found) if len(members) > 1]
@@ -70,7 +70,7 @@ def groups_of(
     model = next((members for members in _models(program) if rank in members), ())
     return Groups(
         rank,
-        {s: among((axis.name, program.axis_group(rank, s, axis.name)) for axis in program.axes(s)) for s in stages},
+        {s: among((axis.name, program.axis_group(rank, s, axis.name)) for axis in program.inner[s]) for s in stages},
         among((s, program.data_group(rank, s)) for s in stages),
         group(model), everyone, line,
     )  # fmt: skip

@@ -67,7 +67,7 @@ def lower_model(plan: Plan, factory: Callable[[], nn.Module], example: Callable[
 
 def realiser(lowered: Lowered, target: str) -> Realise | None:
     """What realises the ops that tensor parallelism cuts, for a plan of this target; None: torch operators do."""
-    found: Realise | None = plugins().hook.partita_realise(target=target) if max(lowered.program.tp) > 1 else None
+    found: Realise | None = plugins().hook.partita_realise(target=target) if max(lowered.program.widths) > 1 else None
     return found
 
 

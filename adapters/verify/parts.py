@@ -27,7 +27,7 @@ def inner_axes(program: Program, stage: int) -> list[Axis]:
     """The inner axes of a stage, major first, and after them those along which regions of its blocks run in turns."""
     regions = [region for segment in program.pieces[stage].segments for region in segment.regions]
     turns = {region.axis: Axis(region.axis, region.size, "turns") for region in regions}
-    return [*program.axes(stage), *turns.values()]
+    return [*program.inner[stage], *turns.values()]
 
 
 def followed(graph: Graph, program: Program) -> list[Made]:
@@ -36,7 +36,7 @@ def followed(graph: Graph, program: Program) -> list[Made]:
     Of a program that isn't valid, which is run to see where it goes wrong, nothing: its parts are told by their shapes.
     """
     try:
-        return prove_code(graph, program.pieces, [program.axes(stage) for stage in range(len(program.pieces))])
+        return prove_code(graph, program.pieces, [program.inner[stage] for stage in range(len(program.pieces))])
     except PlanError:
         return [{} for _ in program.pieces]
 

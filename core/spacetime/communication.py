@@ -94,4 +94,4 @@ def begins_with(program: Program, device: int, stage: int, kind: str) -> tuple[i
         return data if program.zero in (1, 2) else (device,)
     if program.zero < (2 if kind == "backward" else 3) or len(data) == 1:
         return program.tensor_group(device, stage)
-    return data if program.tp[stage] == 1 else program.devices_of[stage]
+    return data if program.widths[stage] == 1 else program.devices_of[stage]

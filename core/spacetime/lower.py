@@ -54,8 +54,8 @@ def lower(graph: Graph, plan: Plan) -> Program:
         raise PlanError(f"blocks of different ZeRO stages can't be lowered yet: {sorted(zeros)}")
     (zero,) = zeros
     program = Program(
-        pieces, queues, places, devices_of, tuple(s.dp for s in plan.stages), widths, micro_batches, samples // dp,
-        zero, graph.loss, shared, tuple(s.inner for s in plan.stages),
+        pieces, queues, places, devices_of, tuple(s.dp for s in plan.stages), tuple(s.inner for s in plan.stages),
+        micro_batches, samples // dp, zero, graph.loss, shared,
     )  # fmt: skip
     return prove(graph, program)
 

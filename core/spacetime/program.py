@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import Literal
 
 from partita.errors import PlanError
@@ -219,8 +220,8 @@ class Place:
 class Program:
     """Everything that devices do in one step. ``queues`` has one tuple of tasks for each device.
 
-    A device has a place in each stage that it serves. ``tp[stage]`` devices hold one copy of a stage, along the axes
-    ``inner[stage]``.
+    A device has a place in each stage that it serves. ``inner[stage]`` are the axes of space inside one copy of a
+    stage, major first.
     """
 
     pieces: tuple[Piece, ...]
@@ -228,13 +229,17 @@ class Program:
     places: Mapping[int, tuple[Place, ...]]
     devices_of: tuple[tuple[int, ...], ...]
     dp: tuple[int, ...]
-    tp: tuple[int, ...]
+    inner: tuple[tuple[Axis, ...], ...]
     micro_batches: int
     samples: int
     zero: int
     loss: Loss | None
     shared: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    inner: tuple[tuple[Axis, ...], ...] = ()
+
+    @cached_property
+    def widths(self) -> tuple[int, ...]:
+        """How many devices hold one copy of each stage."""
+        return tuple(prod(axis.size for axis in axes) for axes in self.inner)
 
     @cached_property
     def loss_stage(self) -> int | None:
@@ -254,23 +259,19 @@ class Program:
             raise PlanError(f"device {device} serves the stages {stages}; only the target partita runs such a plan")
         return self.places[device][0]
 
-    def axes(self, stage: int) -> tuple[Axis, ...]:
-        """The inner axes of a stage, major first."""
-        return self.inner[stage] if self.inner else (Axis("tensor", self.tp[stage], "space"),)
-
     def tensor_group(self, device: int, stage: int) -> tuple[int, ...]:
         """Devices that make up one data-parallel copy of the stage, the device's own, in order."""
-        width, copy = self.tp[stage], self.place(device, stage).data
+        width, copy = self.widths[stage], self.place(device, stage).data
         return self.devices_of[stage][copy * width : (copy + 1) * width]
 
     def data_group(self, device: int, stage: int) -> tuple[int, ...]:
         """Devices that hold the same part of the stage's parameters as this one, in order."""
-        return self.devices_of[stage][self.place(device, stage).tensor :: self.tp[stage]]
+        return self.devices_of[stage][self.place(device, stage).tensor :: self.widths[stage]]
 
     def axis_group(self, device: int, stage: int, axis: str) -> tuple[int, ...]:
         """Devices of the copy that differ from this one along one inner axis alone, in order."""
         group, after = self.tensor_group(device, stage), 1
-        for found in reversed(self.axes(stage)):
+        for found in reversed(self.inner[stage]):
             if found.name == axis:
                 own = self.place(device, stage).tensor
                 first = own - own // after % found.size * after
@@ -281,6 +282,6 @@ class Program:
     def coordinates(self, device: int, stage: int) -> dict[str, int]:
         """The device's coordinate along each inner axis of the stage."""
         rest, found = self.place(device, stage).tensor, {}
-        for axis in reversed(self.axes(stage)):
+        for axis in reversed(self.inner[stage]):
             rest, found[axis.name] = divmod(rest, axis.size)
         return found

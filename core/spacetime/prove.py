@@ -32,7 +32,7 @@ def prove(graph: Graph, program: Program) -> Program:
             f'graph "{graph.name}" has {graph.loss} of {graph.samples}'
         )
     prove_places(program)
-    prove_code(graph, program.pieces, [program.axes(stage) for stage in range(len(program.pieces))])
+    prove_code(graph, program.pieces, [program.inner[stage] for stage in range(len(program.pieces))])
     prove_parameters(graph, program)
     prove_queues(graph, program)
     prove_order(program)

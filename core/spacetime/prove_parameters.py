@@ -6,7 +6,6 @@ That copies send their gradients and get new values is part of the queues' proof
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import prod
 
 from partita.errors import PlanError, listed
 from partita.graph import Graph
@@ -22,7 +21,7 @@ def prove_places(program: Program) -> None:
             "their gradients would count unequally"
         )
     for stage, devices in enumerate(program.devices_of):
-        dp, tp, axes = program.dp[stage], program.tp[stage], program.axes(stage)
+        dp, tp, axes = program.dp[stage], program.widths[stage], program.inner[stage]
         if len(set(devices)) != dp * tp or len(devices) != dp * tp:
             raise PlanError(f"stage {stage} has the devices {list(devices)} for dp={dp} × tp={tp}")
         for index, device in enumerate(devices):
@@ -34,7 +33,7 @@ def prove_places(program: Program) -> None:
                     f"device {device} of stage {stage} has {has}; where it stands in {list(devices)} it must have copy "
                     f"{wanted[1]}, part {wanted[2]}"
                 )
-        if prod(axis.size for axis in axes) != tp or any(axis.kind != "space" for axis in axes):
+        if any(axis.kind != "space" for axis in axes):
             raise PlanError(f"stage {stage} has {tp} devices a copy, which its axes {axes} don't give")
     stated = {device for devices in program.devices_of for device in devices}
     if stated != set(program.queues) or stated != set(program.places):
@@ -72,7 +71,7 @@ def prove_parameters(graph: Graph, program: Program) -> None:
         if len(set(shards.values())) > 1:
             raise PlanError(f'parameter "{name}" is cut differently in its stages: {shards}')
         wanted = (stages[0], *(stage for stage in users[name] if stage != stages[0])) if len(users[name]) > 1 else ()
-        meshes = [program.axes(stage) for stage in users[name]]
+        meshes = [program.inner[stage] for stage in users[name]]
         if len(set(meshes)) > 1:
             raise PlanError(
                 f'parameter "{name}" is read by the stages {users[name]}, whose copies are '
@@ -107,7 +106,7 @@ def _together(program: Program, name: str, stages: list[int]) -> None:
 
 def _tiles(graph: Graph, program: Program, name: str, stage: int, shard: Shard) -> None:
     """Whether the devices that share a parameter hold each index of the cut dim exactly once."""
-    sizes, shape = {axis.name: axis.size for axis in program.axes(stage)}, graph.tensor[name].shape
+    sizes, shape = {axis.name: axis.size for axis in program.inner[stage]}, graph.tensor[name].shape
     if shard.axis not in sizes:
         raise PlanError(f'parameter "{name}" is cut along "{shard.axis}"; stage {stage} has {", ".join(sizes)}')
     tp = sizes[shard.axis]

@@ -129,7 +129,7 @@ def train(row: Row) -> Outcome:
     outcome = Outcome(
         stages=tuple(stages), queue=runtime.queue, trained=list(dense),
         turns=sum(len(segment.regions) for piece in program.pieces for segment in piece.segments),
-        axes=tuple(axis.name for axis in program.axes(0) if axis.size > 1),
+        axes=tuple(axis.name for axis in program.inner[0] if axis.size > 1),
         recomputed=[sum(segment.recompute for segment in piece.segments) for piece in program.pieces],
     )  # fmt: skip
     for number, optimizer in engine.optimizers.items():

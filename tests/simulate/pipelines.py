@@ -7,7 +7,7 @@ from functools import cache
 
 from partita.cluster import Cluster, Device, Link
 from partita.graph import Block, Graph, Op, Tensor, check
-from partita.plan import Order
+from partita.plan import Axis, Order
 from partita.spacetime.preserve import Version, preserve
 from partita.spacetime.program import Program
 from partita.spacetime.schedule import assign, order
@@ -29,6 +29,11 @@ def chain(stages: int, skips: Sequence[tuple[int, int]] = (), tied: bool = False
     return check(Graph("chain", 1, None, tuple(tensors), tuple(ops), tuple(blocks), ("x0",), (f"x{stages}",)))
 
 
+def tensor(size: int) -> tuple[Axis, ...]:
+    """The inner axes of a stage that is cut along tensor alone."""
+    return (Axis("tensor", size, "space"),)
+
+
 @cache
 def pipeline(
     stages: int, micro_batches: int, schedule: str = "1f1b", *, dp: int = 1, tp: int = 1, zero: int = 0,
@@ -43,7 +48,7 @@ def pipeline(
     turns = order(Order(schedule, stages, micro_batches), places)
     queues = preserve(Version(graph, pieces), places, devices_of, turns)
     return Program(
-        pieces, queues, places, devices_of, (dp,) * stages, (tp,) * stages, micro_batches, 1, zero, graph.loss
+        pieces, queues, places, devices_of, (dp,) * stages, (tensor(tp),) * stages, micro_batches, 1, zero, graph.loss
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from partita.spacetime.preserve import Version, preserve
 from partita.spacetime.program import TURNS, Program
 from partita.spacetime.schedule import assign, order
 from partita.spacetime.transform import BlockCode, StageCode, transform
-from tests.simulate.pipelines import chain, machine
+from tests.simulate.pipelines import chain, machine, tensor
 
 
 def program(schedule: str, stages: int, micro_batches: int, arguments: Mapping[str, int]) -> Program:
@@ -27,7 +27,9 @@ def program(schedule: str, stages: int, micro_batches: int, arguments: Mapping[s
     places = assign(devices_of, [1] * stages, widths)
     turns = order(Order(schedule, stages, micro_batches, dict(arguments)), places)
     queues = preserve(Version(graph, pieces), places, devices_of, turns)
-    return Program(pieces, queues, places, devices_of, (1,) * stages, widths, micro_batches, 1, 0, graph.loss)
+    return Program(
+        pieces, queues, places, devices_of, (1,) * stages, tuple(map(tensor, widths)), micro_batches, 1, 0, graph.loss
+    )
 
 
 def pipeline_seconds(found: Program, seconds: Mapping[tuple[int, str], float]) -> float:

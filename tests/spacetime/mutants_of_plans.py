@@ -232,7 +232,7 @@ def gradient_of_pieces_never_summed(graph: Graph, found: Program) -> Broken:
 def whole_gradient_summed(graph: Graph, found: Program) -> Broken:
     """A parameter whose gradient each device has in full is summed over them."""
     for piece in found.pieces:
-        axis = next((axis.name for axis in found.axes(piece.stage) if axis.size > 1), None)
+        axis = next((axis.name for axis in found.inner[piece.stage] if axis.size > 1), None)
         whole = [n for n, shard in piece.parameters.items() if not shard and n not in piece.partial]
         name = next((n for n in whole if graph.tensor[n].gradient), None)
         if axis is None or name is None:
@@ -331,7 +331,7 @@ def other_places_in_the_head(graph: Graph, found: Program) -> Broken:
 
 def other_places(graph: Graph, found: Program) -> Broken:
     """Two devices of a stage with each other's place: what is put together from them is in the wrong order."""
-    stage = next((stage for stage, tp in enumerate(found.tp) if tp > 1), None)
+    stage = next((stage for stage, tp in enumerate(found.widths) if tp > 1), None)
     if stage is None:
         return None
     one, two = found.devices_of[stage][:2]

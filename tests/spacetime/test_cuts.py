@@ -98,7 +98,7 @@ SAME = ({"column", "local"}, {"product", "local"})
 def refused(name: str, found: Program) -> bool:
     """Whether the proof of the code refuses it."""
     try:
-        prove_code(graph(name), found.pieces, [found.axes(stage) for stage in range(len(found.pieces))])
+        prove_code(graph(name), found.pieces, [found.inner[stage] for stage in range(len(found.pieces))])
     except PlanError:
         return True
     return False
@@ -160,7 +160,7 @@ def test_any_gradient_summed_over_other_axes(name: str, layout: str) -> None:
         for parameter in piece.parameters:
             if not graph(name).tensor[parameter].gradient:
                 continue
-            for axis in [axis.name for axis in found.axes(stage) if axis.size > 1]:
+            for axis in [axis.name for axis in found.inner[stage] if axis.size > 1]:
                 axes = piece.partial.get(parameter, ())
                 other = tuple(a for a in axes if a != axis) if axis in axes else (*axes, axis)
                 changed = with_pieces(found, _with_partial(stage, {**piece.partial, parameter: other}))

@@ -17,7 +17,7 @@ from partita.spacetime.preserve import Version, preserve
 from partita.spacetime.program import Program
 from partita.spacetime.schedule import assign, order
 from partita.spacetime.transform import BlockCode, StageCode, transform
-from tests.simulate.pipelines import chain
+from tests.simulate.pipelines import chain, tensor
 from tests.spacetime.queues import shuffled, wait_cycle
 
 SCHEDULES = ("interleaved", "interlaced", "zb-h1", "3f1b")
@@ -73,8 +73,9 @@ def any_lanes(random: Random, schedule: str, *, lanes: int = 0, changed: bool = 
         of_lane = {lane: moved(random, turns[lane]) if random.random() < 0.5 else turns[lane] for lane in range(lanes)}
         turns = {device: of_lane[device % lanes] for device in turns}
     queues, zero = preserve(Version(graph, pieces), places, devices_of, turns), random.choice([0, 0, 1, 2, 3])
+    axes = tuple(map(tensor, widths))
     program = Program(
-        pieces, queues, places, devices_of, (dp,) * stages, tuple(widths), micro_batches, 1, zero, graph.loss,
+        pieces, queues, places, devices_of, (dp,) * stages, axes, micro_batches, 1, zero, graph.loss,
         {"w0": (0, stages - 1)} if tied else {},
     )  # fmt: skip
     if changed and random.random() < 0.6:

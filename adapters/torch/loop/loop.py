@@ -321,7 +321,7 @@ class Loop:
 
     def _device(self, stage: int, tensor: int) -> int:
         """The device of this copy that has a stage's pieces number ``tensor``."""
-        return self.program.devices_of[stage][self.place.data * self.program.tp[stage] + tensor]
+        return self.program.devices_of[stage][self.place.data * self.program.widths[stage] + tensor]
 
     def _bring_home(self, call: Call, flush: Flush) -> dict[str, Tensor]:
         """This rank's results, whole, from the stages that made them."""
@@ -347,7 +347,7 @@ class Loop:
             if not made.gradient:
                 continue
             owner = call.owners[batch]
-            for tensor in range(self.program.tp[stage]):
+            for tensor in range(self.program.widths[stage]):
                 moves.append(
                     Move((micro, name), owner, self._device(stage, tensor), made.shape, getattr(torch, made.dtype))
                 )
