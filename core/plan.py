@@ -41,8 +41,8 @@ class Cut:
     axes: tuple[str, ...]
 
 
-# The samples of a step: over the copies, then one micro-batch after another.
-BATCH_CUT = Cut("batch", ("data", "micro"))
+# The samples of a step: one micro-batch after another, and each over the copies.
+BATCH_CUT = Cut("batch", ("micro", "data"))
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from partita.schedules.turn import Turn, check_counts
 
 
 def gpipe(stages: int, micro_batches: int) -> dict[int, list[Turn]]:
     """Each stage's order of turns."""
     check_counts(stages, micro_batches)
-    micros = range(micro_batches)
+    return gpipe_of([micro_batches] * stages)
+
+
+def gpipe_of(counts: Sequence[int]) -> dict[int, list[Turn]]:
+    """The same for stages of unlike numbers of micro-batches."""
     return {
-        stage: [Turn(stage, "forward", m) for m in micros] + [Turn(stage, "backward", m) for m in micros]
-        for stage in range(stages)
+        stage: [Turn(stage, phase, m) for phase in ("forward", "backward") for m in range(count)]
+        for stage, count in enumerate(counts)
     }

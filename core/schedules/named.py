@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from partita.errors import PlanError, nearest
 from partita.hooks import plugins
-from partita.schedules.gpipe import gpipe
+from partita.schedules.gpipe import gpipe, gpipe_of
 from partita.schedules.interlaced import interlaced, interlaced_lanes
 from partita.schedules.interleaved import interleaved, interleaved_lanes
-from partita.schedules.one_f_one_b import one_f_one_b
+from partita.schedules.one_f_one_b import one_f_one_b, one_f_one_b_of
 from partita.schedules.schedule import Schedule
 from partita.schedules.three_f_one_b import three_f_one_b, three_f_one_b_lanes
 from partita.schedules.zero_bubble import zero_bubble
@@ -15,8 +15,8 @@ from partita.schedules.zero_bubble import zero_bubble
 GENERATORS = {
     schedule.name: schedule
     for schedule in (
-        Schedule("1f1b", one_f_one_b),
-        Schedule("gpipe", gpipe),
+        Schedule("1f1b", one_f_one_b, generate_of=one_f_one_b_of),
+        Schedule("gpipe", gpipe, generate_of=gpipe_of),
         Schedule("interleaved", interleaved, interleaved_lanes, {"lanes": None}),
         Schedule("zb-h1", zero_bubble, weight=True),
         Schedule("3f1b", three_f_one_b, three_f_one_b_lanes, {"passes": 3}),

@@ -1,9 +1,15 @@
 """1F1B (PipeDream-flush, Narayanan et al., 2021): a warm-up, then one forward and one backward in turn, then the rest.
 
 Stage i of S warms up with S − i − 1 forwards, so that it never holds more than min(c, S − i) of the c micro-batches.
+
+Stages may have unlike numbers of micro-batches (kFkB: a stage of small ones runs several for one of the next). Then a
+stage's backward of turn t comes after as many forwards as the next stage needs for its backward of the same samples, and
+one more: of equal numbers that is t + S − i.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from partita.schedules.turn import Turn, check_counts
 
@@ -11,13 +17,31 @@ from partita.schedules.turn import Turn, check_counts
 def one_f_one_b(stages: int, micro_batches: int) -> dict[int, list[Turn]]:
     """Each stage's order of turns."""
     check_counts(stages, micro_batches)
-    return {stage: _stage(stage, stages, micro_batches) for stage in range(stages)}
+    return one_f_one_b_of([micro_batches] * stages)
 
 
-def _stage(stage: int, stages: int, micro_batches: int) -> list[Turn]:
-    warm_up = min(micro_batches, stages - stage - 1)
-    turns = [Turn(stage, "forward", m) for m in range(warm_up)]
-    for m in range(warm_up, micro_batches):
-        turns += [Turn(stage, "forward", m), Turn(stage, "backward", m - warm_up)]
-    turns += [Turn(stage, "backward", m) for m in range(micro_batches - warm_up, micro_batches)]
+def one_f_one_b_of(counts: Sequence[int]) -> dict[int, list[Turn]]:
+    """The same for stages of unlike numbers of micro-batches, each of which divides one global batch."""
+    orders: dict[int, list[Turn]] = {}
+    # Of the stage behind: how many forwards come before each backward.
+    behind, next_count = [0], 1
+    for stage in reversed(range(len(counts))):
+        count, last = counts[stage], stage == len(counts) - 1
+        before = []
+        for micro in range(count):
+            # The last turn of the next stage that has some of the same samples, and the samples of its forwards.
+            needed = behind[-(-(micro + 1) * next_count // count) - 1]
+            least = micro if last else -(-needed * count // next_count)
+            before.append(min(count, least + 1))
+        orders[stage] = _laid(stage, before)
+        behind, next_count = before, count
+    return dict(sorted(orders.items()))
+
+
+def _laid(stage: int, before: Sequence[int]) -> list[Turn]:
+    turns, done = [], 0
+    for micro, forwards in enumerate(before):
+        turns += [Turn(stage, "forward", m) for m in range(done, forwards)]
+        turns.append(Turn(stage, "backward", micro))
+        done = max(done, forwards)
     return turns

@@ -6,11 +6,11 @@ in others a device returns to later stages (interleaved, recycling) or all devic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from partita.errors import PlanError, nearest
+from partita.errors import PlanError, listed, nearest
 from partita.schedules.turn import Turn
 
 Lanes = tuple[tuple[int, ...], ...]
@@ -27,7 +27,8 @@ class Schedule:
 
     ``generate(stages, micro_batches, **arguments)`` gives each lane's order of turns, ``serve(stages, **arguments)``
     the stages of each lane; both raise PlanError for counts that can't be. ``arguments`` has their default values,
-    None where one must be given. ``weight``: has turns of that phase.
+    None where one must be given. ``weight``: has turns of that phase. ``generate_of(counts)`` gives the order where stages
+    have unlike numbers of micro-batches; None where there is none.
     """
 
     name: str
@@ -35,10 +36,21 @@ class Schedule:
     serve: Callable[..., Lanes] = a_stage_each
     arguments: Mapping[str, int | None] = field(default_factory=lambda: MappingProxyType({}))
     weight: bool = False
+    generate_of: Callable[[Sequence[int]], dict[int, list[Turn]]] | None = None
 
     def __call__(self, stages: int, micro_batches: int, **arguments: int) -> dict[int, list[Turn]]:
         """Each lane's order of turns. PlanError for counts or arguments that the schedule can't have."""
         return self.generate(stages, micro_batches, **self.complete(arguments))
+
+    def unlike(self, counts: Sequence[int], arguments: Mapping[str, int]) -> dict[int, list[Turn]]:
+        """The order for stages of unlike numbers of micro-batches. PlanError for a schedule that has none."""
+        self.complete(arguments)
+        if self.generate_of is None:
+            raise PlanError(
+                f'schedule "{self.name}" needs as many micro-batches in each stage; these have {listed(counts)}. 1f1b, '
+                "gpipe and explicit turns take any"
+            )
+        return self.generate_of(counts)
 
     def lanes(self, stages: int, arguments: Mapping[str, int]) -> Lanes:
         """The stages that each lane serves, ascending. PlanError as for the turns."""

@@ -37,7 +37,7 @@ def _breakdown(found: Simulation, plan: Plan) -> Breakdown:
     busiest = max(found.use, key=lambda device: (found.use[device].busy_seconds, -device))
     use, ends = found.use[busiest], found.pipeline_seconds
     stages = [place.stage for place in found.program.places[busiest]]
-    turns = order(plan.order, found.program.places)
+    turns = order(plan.order, found.program.places, [stage.micro_batches for stage in plan.stages])
     sync = sum(found.costs.seconds[stage, kind] for stage in stages for kind in ("reduce", "update"))
     in_sync = sum(found.costs.collective_seconds[stage, kind] for stage in stages for kind in ("reduce", "update"))
     compute = use.compute_seconds - (sync - in_sync)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from partita.errors import PlanError
 from partita.graph import Graph
 from partita.plan import Plan, Stage
 from partita.spacetime.preserve import Version, preserve, shared_parameters
-from partita.spacetime.program import Program
+from partita.spacetime.alike import of_stages, require_alike
+from partita.spacetime.program import Program, Share
 from partita.spacetime.prove import prove
 from partita.spacetime.schedule import assign, order
 from partita.spacetime.transform import BlockCode, StageCode, transform
@@ -23,41 +26,67 @@ def stage_code(stage: Stage) -> StageCode:
     )
 
 
-def lower(graph: Graph, plan: Plan) -> Program:
+def lower(graph: Graph | Sequence[Graph], plan: Plan) -> Program:
     """The program of a plan, proven valid.
 
-    ``graph`` must be captured with as many samples as one data-parallel copy takes in one turn (stage.samples ÷ dp).
-    PlanError when the plan isn't this graph's: other blocks, other samples, stages of unlike shapes; or its program
-    isn't valid.
+    ``graph`` must be captured with as many samples as one data-parallel copy takes in one turn (stage.samples ÷ dp);
+    where stages differ in that, there is one of the same model for each stage. PlanError when the plan isn't this
+    graph's: other blocks, other samples; or its program isn't valid.
     """
-    require_blocks(graph, plan)
-    shapes = {(stage.dp, stage.samples, stage.micro_batches) for stage in plan.stages}
-    if len(shapes) > 1:
-        raise PlanError(f"stages of different dp or micro-batch can't be lowered yet: {sorted(shapes)}")
-    ((dp, samples, micro_batches),) = shapes
-    if samples != graph.samples * dp:
-        raise PlanError(
-            f'graph "{graph.name}" was captured with {graph.samples} samples, the plan needs {samples // dp} '
-            f"({samples} a turn ÷ dp {dp})"
-        )
-    pieces = transform(graph, [stage_code(stage) for stage in plan.stages])
+    graphs = of_stages(graph, len(plan.stages))
+    require_blocks(graphs[0], plan)
+    for stage, found in zip(plan.stages, graphs, strict=True):
+        if stage.samples != found.samples * stage.dp:
+            raise PlanError(
+                f'graph "{found.name}" was captured with {found.samples} samples, the plan needs '
+                f"{stage.samples / stage.dp:g} ({stage.samples} a turn ÷ dp {stage.dp})"
+                + (f' for stage "{stage.name}"' if len(shares_of(plan)) > 1 else "")
+            )
+    require_alike(graphs)
+    shares = shares_of(plan)
+    _require_one_batch(plan, shares)
+    codes = [stage_code(stage) for stage in plan.stages]
+    cut = {samples: transform(found, codes) for samples, found in {g.samples: g for g in graphs}.items()}
+    pieces = tuple(cut[found.samples][index] for index, found in enumerate(graphs))
     devices_of = tuple(tuple(stage.devices) for stage in plan.stages)
     widths = tuple(stage.width for stage in plan.stages)
     places = assign(devices_of, [s.dp for s in plan.stages], widths)
-    turns = order(plan.order, places)
-    queues = preserve(Version(graph, pieces), places, devices_of, turns)
+    turns = order(plan.order, places, [stage.micro_batches for stage in plan.stages])
+    queues = preserve(Version(graphs[0], pieces, graphs), places, devices_of, turns, shares)
     shared: dict[str, tuple[int, ...]] = {}
-    for name, owner, copy in shared_parameters(graph, pieces):
+    for name, owner, copy in shared_parameters(graphs[0], pieces):
         shared[name] = (*shared.get(name, (owner,)), copy)
     zeros = {strategy.zero for stage in plan.stages for strategy in stage.strategies}
     if len(zeros) > 1:
         raise PlanError(f"blocks of different ZeRO stages can't be lowered yet: {sorted(zeros)}")
     (zero,) = zeros
     program = Program(
-        pieces, queues, places, devices_of, tuple(s.dp for s in plan.stages), tuple(s.inner for s in plan.stages),
-        micro_batches, samples // dp, zero, graph.loss, shared,
-    )  # fmt: skip
-    return prove(graph, program)
+        pieces, queues, places, devices_of, shares, tuple(s.inner for s in plan.stages), zero, graphs[0].loss, shared
+    )
+    return prove(graphs, program)
+
+
+def shares_of(plan: Plan) -> tuple[Share, ...]:
+    """What each stage takes of the global batch."""
+    return tuple(Share(stage.dp, stage.micro_batches, stage.samples // stage.dp) for stage in plan.stages)
+
+
+def _require_one_batch(plan: Plan, shares: Sequence[Share]) -> None:
+    """PlanError where a device serves stages that divide the batch in unlike ways."""
+    first: dict[int, int] = {}
+    for index, stage in enumerate(plan.stages):
+        for device in stage.devices:
+            other = first.setdefault(device, index)
+            if shares[other] != shares[index]:
+                said = ", and ".join(
+                    f'of "{plan.stages[at].name}" dp {shares[at].dp} with {shares[at].turns} micro-batches of '
+                    f"{shares[at].samples} samples a copy"
+                    for at in (other, index)
+                )
+                raise PlanError(
+                    f"device {device} serves stages that divide the batch in unlike ways: {said}. It reads one batch: "
+                    "stages that share a device must be alike in these, or have devices of their own"
+                )
 
 
 def require_blocks(graph: Graph, plan: Plan) -> None:

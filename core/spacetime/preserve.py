@@ -4,6 +4,7 @@ A value goes straight from the stage that makes it to each stage that reads it (
 other way. A parameter that several stages read has one owner, the first; the others send it their gradients before the
 update and get the new value after it. Between a pair of devices, values and gradients are two streams, each sent and
 received in one order, the same on both sides: a receiver takes them in the order in which the sender's turns make them.
+Where the turns of two stages take unlike samples, it is parts that are sent, and the reader joins them (``crossing``).
 """
 
 from __future__ import annotations
@@ -18,20 +19,23 @@ from partita.graph import Graph
 from partita.graph.model import ITEM_BYTES
 from partita.schedules import Turn
 from partita.spacetime.communication import Meshes
-from partita.spacetime.program import Piece, Place, Task, Transfer, made, put_off_by, saved
+from partita.spacetime.crossing import Crossing, require_divisible
+from partita.spacetime.program import Piece, Place, Share, Task, Transfer, made, put_off_by, saved
 
 
 @dataclass(frozen=True)
 class Version:
-    """The model's code at one shape of micro-batch, a piece for each stage."""
+    """The model's code at one shape of micro-batch, a piece for each stage. ``graphs``: where stages take unlike samples
+    a turn, each one's own."""
 
     graph: Graph
     pieces: tuple[Piece, ...]
+    graphs: tuple[Graph, ...] = ()
 
     @cached_property
     def edges(self) -> list[Transfer]:
         """The values that cross stages, found once however many micro-batches and devices run this code."""
-        return _edges(self.graph, self.pieces)
+        return _edges(self.graphs or (self.graph,) * len(self.pieces), self.pieces)
 
     @cached_property
     def copies(self) -> list[Transfer]:
@@ -48,16 +52,23 @@ def preserve(
     places: Mapping[int, tuple[Place, ...]],
     devices_of: Sequence[Sequence[int]],
     turns: Mapping[int, Sequence[Turn]],
+    shares: Sequence[Share] = (),
 ) -> dict[int, tuple[Task, ...]]:
-    """Every device's queue for a step. PlanError when a stage reads what a later stage makes, and where stages that
-    share a parameter have unlike copies."""
+    """Every device's queue for a step. ``shares``: what each stage takes of the global batch, default all alike.
+
+    PlanError when a stage reads what a later stage makes, where stages that share a parameter have unlike copies, and
+    for a value that can't be divided where it must.
+    """
     meshes, queues = Meshes(places, devices_of), {}
+    crossing = Crossing(meshes, shares)
     for name, owner, copy in shared_parameters(version.graph, version.pieces):
         _require_counterparts(name, owner, copy, meshes)
+    for edge in version.edges if shares else ():
+        require_divisible(edge, version.graphs or (version.graph,) * len(version.pieces), shares)
     for device in sorted(places):
         # Whether all of them have turns is for the proof to say.
         micro_batches = 1 + max((turn.micro for turn in turns[device]), default=-1)
-        tasks = _all_turns([version] * micro_batches, device, meshes, turns[device])
+        tasks = _all_turns([version] * micro_batches, device, crossing, turns[device])
         queues[device] = (*tasks, *_step(version, device, meshes))
     return in_order(queues)
 
@@ -70,7 +81,7 @@ def turn_tasks(
     turns: Sequence[Turn],
 ) -> tuple[Task, ...]:
     """A device's turns with the transfers around them; ``versions[m]`` is the code that micro-batch m runs."""
-    return _all_turns(versions, device, Meshes(places, devices_of), turns)
+    return _all_turns(versions, device, Crossing(Meshes(places, devices_of)), turns)
 
 
 def step_tasks(
@@ -80,7 +91,9 @@ def step_tasks(
     return _step(version, device, Meshes(places, devices_of))
 
 
-def _all_turns(versions: Sequence[Version], device: int, meshes: Meshes, turns: Sequence[Turn]) -> tuple[Task, ...]:
+def _all_turns(
+    versions: Sequence[Version], device: int, crossing: Crossing, turns: Sequence[Turn]
+) -> tuple[Task, ...]:
     trains = {turn.stage for turn in turns if turn.phase == "backward"}
     puts_off = {turn.stage for turn in turns if turn.phase == "weight"}
     tasks: list[Task] = []
@@ -90,7 +103,7 @@ def _all_turns(versions: Sequence[Version], device: int, meshes: Meshes, turns: 
         version, stage = versions[turn.micro], turn.stage
         key = (id(version), stage)
         if key not in around:
-            around[key] = _Around(version.pieces[stage], version.edges, device, meshes)
+            around[key] = _Around(version.pieces[stage], version.edges, device, crossing)
         if turn.phase == "forward":
             tasks += around[key].forward(turn.micro, stage in trains)
         elif turn.phase == "backward":
@@ -101,8 +114,11 @@ def _all_turns(versions: Sequence[Version], device: int, meshes: Meshes, turns: 
     return tuple(_freed(tasks, trains))
 
 
-def _edges(graph: Graph, pieces: Sequence[Piece]) -> list[Transfer]:
-    """The values that cross stages, one transfer for each reader, in the order in which the maker's code makes them."""
+def _edges(graphs: Sequence[Graph], pieces: Sequence[Piece]) -> list[Transfer]:
+    """The values that cross stages, one transfer for each reader, in the order in which the maker's code makes them.
+
+    Shapes are the maker's. ``graphs`` are by stage.
+    """
     made = {
         name: piece.stage
         for piece in pieces
@@ -119,7 +135,7 @@ def _edges(graph: Graph, pieces: Sequence[Piece]) -> list[Transfer]:
                     f'stage {piece.stage} reads "{name}", which stage {made[name]} makes: '
                     "stages must follow the model's order"
                 )
-            tensor = graph.tensor[name]
+            tensor = graphs[made[name]].tensor[name]
             edge = Transfer(
                 name, "value", made[name], piece.stage, tensor.shape, tensor.dtype, tensor.bytes, tensor.gradient
             )
@@ -130,19 +146,20 @@ def _edges(graph: Graph, pieces: Sequence[Piece]) -> list[Transfer]:
 class _Around:
     """The turns of a stage on one device, with the transfers around them."""
 
-    def __init__(self, piece: Piece, edges: Sequence[Transfer], device: int, meshes: Meshes):
-        self.piece, self.stage, self.device, self.meshes = piece, piece.stage, device, meshes
-        arriving = [edge for edge in edges if edge.target == piece.stage]
-        leaving = [edge for edge in edges if edge.source == piece.stage]
+    def __init__(self, piece: Piece, edges: Sequence[Transfer], device: int, crossing: Crossing):
+        self.piece, self.stage, self.device = piece, piece.stage, device
+        self.crossing, self.meshes = crossing, crossing.meshes
+        arriving = [self._marked(edge) for edge in edges if edge.target == piece.stage]
+        leaving = [self._marked(edge) for edge in edges if edge.source == piece.stage]
         back_in = [_gradient(edge) for edge in leaving if edge.differentiable]
         back_out = [_gradient(edge) for edge in arriving if edge.differentiable]
-        # Each with the device that it comes from, or with those that it goes to; none but others.
-        self.arriving = [(edge, meshes.source(device, self.stage, edge.source)) for edge in arriving]
-        self.back_in = [(edge, meshes.source(device, self.stage, edge.source)) for edge in back_in]
-        self.leaving = [(edge, self._peers(edge.target)) for edge in leaving]
-        self.back_out = [(edge, self._peers(edge.target)) for edge in back_out]
+        # Each with the device that it comes from, or with those that it goes to; of what goes in parts none.
+        self.arriving = [(edge, self._source(edge)) for edge in arriving]
+        self.back_in = [(edge, self._source(edge)) for edge in back_in]
+        self.leaving = [(edge, self._peers(edge)) for edge in leaving]
+        self.back_out = [(edge, self._peers(edge)) for edge in back_out]
         # Stages of the device itself, which read there what it has.
-        self.own = frozenset(meshes.stages(device))
+        self.own = frozenset(self.meshes.stages(device))
 
     def forward(self, micro: int, trains: bool) -> list[Task]:
         stage = self.stage
@@ -151,32 +168,34 @@ class _Around:
             if source == self.device:
                 reads[edge.tensor] = made(edge.tensor, micro)
             else:
-                key = reads[edge.tensor] = edge.key(micro)
-                tasks.append(Task("receive", stage, micro, edge, peer=source, writes=(key,)))
+                reads[edge.tensor] = edge.key(micro)
+                tasks += self._received(edge, source, micro)
         kept = (saved(stage, micro),) if trains else ()
         tasks.append(
             Task("forward", stage, micro, reads=tuple(reads[name] for name in self.piece.inputs),
                  writes=(*(made(name, micro) for name in self.piece.outputs), *kept))
         )  # fmt: skip
         return tasks + [
-            Task("send", stage, micro, edge, peer=peer, reads=(made(edge.tensor, micro),))
+            Task("send", stage, micro, message, peer=peer, reads=(made(edge.tensor, micro),))
             for edge, peers in self.leaving
-            for peer in peers
+            for peer, message in self._messages(edge, peers, micro)
         ]
 
     def backward(self, micro: int, puts_off: bool) -> list[Task]:
         stage = self.stage
         tasks = [
-            Task("receive", stage, micro, edge, peer=source, writes=(edge.key(micro),))
+            task
             for edge, source in self.back_in
             if source != self.device
+            for task in self._received(edge, source, micro)
         ]
         arrived = [edge.key(micro) for edge, _ in self.back_in]
-        written = [edge.key(micro) for edge, _ in self.back_out]
+        written = [edge.sent(micro) for edge, _ in self.back_out]
+        sending = [self._messages(edge, peers, micro) for edge, peers in self.back_out]
         # A gradient is there until it has been sent, or taken by a stage of this device.
         unread = [
-            key for key, (edge, peers) in zip(written, self.back_out, strict=True)
-            if not peers and edge.target not in self.own
+            key for key, messages, (edge, _) in zip(written, sending, self.back_out, strict=True)
+            if not messages and edge.target not in self.own
         ]  # fmt: skip
         frees = (
             saved(stage, micro),
@@ -190,15 +209,48 @@ class _Around:
                  reads=(saved(stage, micro), *arrived),
                  writes=(*written, *((put_off_by(stage, micro),) if puts_off else ())), frees=frees)
         )  # fmt: skip
-        for name, (edge, peers) in zip(written, self.back_out, strict=True):
-            for peer in peers:
-                over = peer == peers[-1] and edge.target not in self.own
-                tasks.append(Task("send", stage, micro, edge, peer=peer, reads=(name,), frees=(name,) if over else ()))
+        for name, messages, (edge, _) in zip(written, sending, self.back_out, strict=True):
+            for place, (peer, message) in enumerate(messages, start=1):
+                over = place == len(messages) and edge.target not in self.own
+                tasks.append(
+                    Task("send", stage, micro, message, peer=peer, reads=(name,), frees=(name,) if over else ())
+                )
         return tasks
 
-    def _peers(self, other: int) -> list[int]:
+    def _marked(self, edge: Transfer) -> Transfer:
+        return replace(edge, parts=True) if self.crossing.in_parts(edge.source, edge.target) else edge
+
+    def _source(self, edge: Transfer) -> int | None:
+        """The device that has what arrives here. None where it comes in parts."""
+        return None if edge.parts else self.meshes.source(self.device, self.stage, edge.source)
+
+    def _peers(self, edge: Transfer) -> list[int]:
         """The other devices that have from this one what crosses to the other stage."""
-        return [peer for peer in self.meshes.readers(self.device, self.stage, other) if peer != self.device]
+        if edge.parts:
+            return []
+        return [peer for peer in self.meshes.readers(self.device, self.stage, edge.target) if peer != self.device]
+
+    def _received(self, edge: Transfer, source: int | None, micro: int) -> list[Task]:
+        """The receives of what arrives for a turn; of parts, and then they are joined."""
+        key = edge.key(micro)
+        if source is not None:
+            return [Task("receive", self.stage, micro, edge, peer=source, writes=(key,))]
+        tasks = []
+        for arrival in self.crossing.arriving(self.device, self.stage, micro, edge.source):
+            assert arrival.interval is not None
+            part = self.crossing.part(edge, arrival.interval)
+            tasks.append(Task("receive", self.stage, micro, part, peer=arrival.source, writes=(part.key(micro),)))
+        parts = tuple(task.writes[0] for task in tasks)
+        return [*tasks, Task("join", self.stage, micro, edge, reads=parts, writes=(key,), frees=parts)]
+
+    def _messages(self, edge: Transfer, peers: Sequence[int], micro: int) -> list[tuple[int, Transfer]]:
+        """What is sent after a turn, and to whom."""
+        if not edge.parts:
+            return [(peer, edge) for peer in peers]
+        return [
+            (peer, self.crossing.part(edge, samples))
+            for peer, samples in self.crossing.leaving(self.device, self.stage, micro, edge.target)
+        ]
 
 
 def _freed(tasks: list[Task], trains: set[int]) -> list[Task]:
@@ -318,6 +370,12 @@ def _exchanged(edges: Sequence[Transfer], device: int, meshes: Meshes) -> list[T
 
 def _require_counterparts(name: str, owner: int, copy: int, meshes: Meshes) -> None:
     """PlanError unless each device of the one stage has one in the other that stands at the same place in its copy."""
+    copies = [1 + max(meshes.place(d, stage).data for d in meshes.devices_of[stage]) for stage in (owner, copy)]
+    if copies[0] != copies[1]:
+        raise PlanError(
+            f'parameter "{name}" is shared by the stages {owner} and {copy}, which have {copies[0]} and {copies[1]} '
+            "data-parallel copies: each copy gets its values from one of the other stage, so as many in both work"
+        )
     widths = [len(meshes.copy(stage, 0)) for stage in (owner, copy)]
     if widths[0] != widths[1]:
         raise PlanError(

@@ -15,6 +15,7 @@ from typing import Literal
 from partita.errors import PlanError
 from partita.graph import Loss, Op
 from partita.plan import Axis
+from partita.redistribution.layout import Interval
 
 # How a local op differs from the op of the model:
 #   whole       nothing is cut
@@ -40,8 +41,9 @@ Form = Literal[
 COLLECTIVES: frozenset[Form] = frozenset({"enter", "sum", "scatter", "gather", "gather_entered", "slice", "exchange"})
 
 # What a task does. "weight" computes the gradients of parameters that "backward" put off (zero bubble); "reduce"
-# averages a stage's gradients over its data-parallel copies.
-Kind = Literal["forward", "backward", "weight", "send", "receive", "reduce", "update"]
+# averages a stage's gradients over its data-parallel copies. "join" puts together what a turn reads from the parts in
+# which it came from a stage whose turns take other samples.
+Kind = Literal["forward", "backward", "weight", "send", "receive", "join", "reduce", "update"]
 TURNS: frozenset[Kind] = frozenset({"forward", "backward", "weight"})
 
 
@@ -139,7 +141,11 @@ class Piece:
 
 @dataclass(frozen=True)
 class Transfer:
-    """One tensor from one stage to another: a micro-batch's value or gradient, a shared parameter or its gradient."""
+    """One tensor from one stage to another: a micro-batch's value or gradient, a shared parameter or its gradient.
+
+    ``parts``: the turns of the two stages take unlike samples, so that it goes in parts, messages of their own. Such a
+    message has those ``samples`` of the global batch, which are what its dim 0 holds.
+    """
 
     tensor: str
     what: Literal["value", "gradient", "parameter", "parameter_gradient"]
@@ -149,6 +155,8 @@ class Transfer:
     dtype: str
     bytes: int
     differentiable: bool = True
+    parts: bool = False
+    samples: Interval | None = None
 
     @property
     def backwards(self) -> bool:
@@ -156,26 +164,36 @@ class Transfer:
         return self.what in ("gradient", "parameter_gradient")
 
     def key(self, micro: int | None) -> str:
-        """The name of what arrives: of one value each stage that reads it has its own, and so has its gradient."""
+        """The name of what arrives: of one value each stage that reads it has its own, and so has its gradient.
+
+        ``micro`` counts the turns of the stage that reads it; a part is the same for both.
+        """
         at = "" if micro is None else f"@{micro}"
+        if self.samples is not None:
+            at = f" of samples [{self.samples[0]}, {self.samples[1]})"
         if self.backwards:
-            return f"gradient of {self.tensor} from stage {self.source}{at}"
+            to = f" to stage {self.target}" if self.parts else ""
+            return f"gradient of {self.tensor} from stage {self.source}{to}{at}"
         return f"{self.tensor}{at} to stage {self.target}"
 
     def sent(self, micro: int | None) -> str:
-        """The name of what is sent: a value has one where it is made, however many stages read it."""
+        """The name of what is sent, whole: a value has one where it is made, however many stages read it.
+
+        ``micro`` counts the turns of the stage that makes it.
+        """
         if self.what == "value":
             assert micro is not None
             return made(self.tensor, micro)
-        return self.tensor if self.what == "parameter" else self.key(micro)
+        at = "" if micro is None else f"@{micro}"
+        return self.tensor if self.what == "parameter" else f"gradient of {self.tensor} from stage {self.source}{at}"
 
 
 @dataclass(frozen=True)
 class Task:
     """One entry of a device's queue: what to do, for which micro-batch, with which peer; what it reads, writes, frees.
 
-    ``transfer`` belongs to a send or receive; ``gradients`` are the gradient transfers around a backward task, those
-    that it reads (their target is its stage) and those that it writes.
+    ``transfer`` belongs to a send, receive or join; ``gradients`` are the gradient transfers around a backward task,
+    those that it reads (their target is its stage) and those that it writes. ``micro`` counts the turns of ``stage``.
     """
 
     kind: Kind
@@ -205,6 +223,32 @@ def put_off_by(stage: int, micro: int) -> str:
 
 
 @dataclass(frozen=True)
+class Share:
+    """What a stage's turns take of a global batch: turn t the t-th run of samples, and of that copy i the i-th.
+
+    The one rule about which samples go where: ``samples`` are those of one copy in one turn, dp × turns × samples the
+    global batch, for every stage.
+    """
+
+    dp: int
+    turns: int
+    samples: int
+
+    def number(self, copy: int, turn: int) -> int:
+        """Which run of ``samples`` samples of the global batch it is."""
+        return turn * self.dp + copy
+
+    def interval(self, copy: int, turn: int) -> Interval:
+        """The samples of the global batch that a copy takes in a turn."""
+        start = self.number(copy, turn) * self.samples
+        return start, start + self.samples
+
+    @property
+    def global_batch(self) -> int:
+        return self.dp * self.turns * self.samples
+
+
+@dataclass(frozen=True)
 class Place:
     """Where a device stands in a stage: the data-parallel copy, and its number among the devices of the copy.
 
@@ -220,21 +264,29 @@ class Place:
 class Program:
     """Everything that devices do in one step. ``queues`` has one tuple of tasks for each device.
 
-    A device has a place in each stage that it serves. ``inner[stage]`` are the axes of space inside one copy of a
-    stage, major first.
+    A device has a place in each stage that it serves; where it serves several, these share the batch alike.
+    ``shares`` are by stage. ``inner[stage]`` are the axes of space inside one copy of a stage, major first.
     """
 
     pieces: tuple[Piece, ...]
     queues: Mapping[int, tuple[Task, ...]]
     places: Mapping[int, tuple[Place, ...]]
     devices_of: tuple[tuple[int, ...], ...]
-    dp: tuple[int, ...]
+    shares: tuple[Share, ...]
     inner: tuple[tuple[Axis, ...], ...]
-    micro_batches: int
-    samples: int
     zero: int
     loss: Loss | None
     shared: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @cached_property
+    def dp(self) -> tuple[int, ...]:
+        """The data-parallel copies of each stage."""
+        return tuple(share.dp for share in self.shares)
+
+    @cached_property
+    def global_batch(self) -> int:
+        """The samples of a step, the same for every stage."""
+        return self.shares[0].global_batch
 
     @cached_property
     def widths(self) -> tuple[int, ...]:
@@ -251,6 +303,10 @@ class Program:
     def place(self, device: int, stage: int) -> Place:
         """The device's place in a stage that it serves."""
         return next(place for place in self.places[device] if place.stage == stage)
+
+    def share(self, device: int) -> Share:
+        """What the device takes of the global batch."""
+        return self.shares[self.places[device][0].stage]
 
     def only_place(self, device: int) -> Place:
         """The place of a device that serves one stage, as frameworks think of it. PlanError where it serves more."""

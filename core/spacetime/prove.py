@@ -11,8 +11,11 @@ are wrong, data that differs between the devices of one copy.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from partita.errors import PlanError
 from partita.graph import Graph
+from partita.spacetime.alike import of_stages, require_alike
 from partita.spacetime.program import Program
 from partita.spacetime.prove_code import prove_code
 from partita.spacetime.prove_order import prove_order
@@ -20,20 +23,23 @@ from partita.spacetime.prove_parameters import prove_parameters, prove_places
 from partita.spacetime.prove_queues import prove_queues
 
 
-def prove(graph: Graph, program: Program) -> Program:
+def prove(graph: Graph | Sequence[Graph], program: Program) -> Program:
     """The program itself if it is valid; else a PlanError that names ops, tensors, devices and intervals.
 
-    ``graph`` is the model with the samples of one turn of one data-parallel copy. Follows SuperScaler (sections 3.2 to
+    ``graph`` is the model with the samples of one turn of one data-parallel copy, or of each stage its own. Follows SuperScaler (sections 3.2 to
     3.4): every element that is read is made once or summed over all its parts, and data and order have no cycle.
     """
-    if program.loss != graph.loss or program.samples != graph.samples:
-        raise PlanError(
-            f"the program weights its loss as {program.loss} of {program.samples} samples a turn; "
-            f'graph "{graph.name}" has {graph.loss} of {graph.samples}'
-        )
+    graphs = of_stages(graph, len(program.pieces))
+    require_alike(graphs)
+    for found, share in zip(graphs, program.shares, strict=True):
+        if program.loss != found.loss or share.samples != found.samples:
+            raise PlanError(
+                f"the program weights its loss as {program.loss} of {share.samples} samples a turn; "
+                f'graph "{found.name}" has {found.loss} of {found.samples}'
+            )
     prove_places(program)
-    prove_code(graph, program.pieces, [program.inner[stage] for stage in range(len(program.pieces))])
-    prove_parameters(graph, program)
-    prove_queues(graph, program)
+    prove_code(graphs, program.pieces, [program.inner[stage] for stage in range(len(program.pieces))])
+    prove_parameters(graphs[0], program)
+    prove_queues(graphs, program)
     prove_order(program)
     return program

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from partita.errors import PlanError
 from partita.graph import Graph, Op
 from partita.plan import Axis
+from partita.spacetime.alike import of_stages
 from partita.spacetime.parts import Part
 from partita.spacetime.program import COLLECTIVES, LocalOp, Piece, Region, Segment
 from partita.spacetime.prove_ops import results
@@ -24,11 +25,16 @@ ADDED = COLLECTIVES | {"bias"}
 Made = dict[str, tuple[Value, ...]]
 
 
-def prove_code(graph: Graph, pieces: Sequence[Piece], axes: Sequence[Sequence[Axis]]) -> list[Made]:
+def prove_code(
+    graphs: Graph | Sequence[Graph], pieces: Sequence[Piece], axes: Sequence[Sequence[Axis]]
+) -> list[Made]:
     """What the ops of each piece make. PlanError that names the op, block or tensor where the pieces aren't the model.
 
-    ``axes[stage]`` are those of the devices of one copy of the stage.
+    ``graphs`` is the model, or of each stage the model at its samples; ``axes[stage]`` are those of the devices of one
+    copy of the stage.
     """
+    models = of_stages(graphs, len(pieces))
+    graph = models[0]
     if odd := [index for index, piece in enumerate(pieces) if piece.stage != index]:
         raise PlanError(f"piece {odd[0]} is said to be of stage {pieces[odd[0]].stage}")
     free = constant_ops(graph)
@@ -40,8 +46,11 @@ def prove_code(graph: Graph, pieces: Sequence[Piece], axes: Sequence[Sequence[Ax
         ((o.op.name, stage) for stage, s in segments for o in s.ops if o.form not in ADDED),
     )
     makers = {name: piece.stage for piece in pieces for s in piece.segments for o in s.ops for name in o.op.outputs}
-    ops = {op.name: op for op in graph.ops}
-    made = [_piece(graph, ops, free, pieces, makers, piece, _sizes(piece, axes[piece.stage])) for piece in pieces]
+    ops = {id(model): {op.name: op for op in model.ops} for model in models}
+    made = [
+        _piece(model, ops[id(model)], free, pieces, makers, piece, _sizes(piece, axes[piece.stage]))
+        for piece, model in zip(pieces, models, strict=True)
+    ]
     _ends(graph, pieces, makers)
     return made
 

@@ -15,10 +15,11 @@ from partita.spacetime.program import Program, Shard
 
 def prove_places(program: Program) -> None:
     """PlanError where the devices of a stage aren't all the copies and parts of it, each once."""
-    if len(set(program.dp)) > 1:
+    if len({share.global_batch for share in program.shares}) > 1:
+        takes = [f"{s.dp} × {s.turns} × {s.samples}" for s in program.shares]
         raise PlanError(
-            f"the stages have {list(program.dp)} data-parallel copies for {program.samples} samples a turn each: "
-            "their gradients would count unequally"
+            f"the stages have {list(program.dp)} data-parallel copies and take {listed(takes)} samples a step (copies × "
+            "turns × samples): their gradients would count unequally"
         )
     for stage, devices in enumerate(program.devices_of):
         dp, tp, axes = program.dp[stage], program.widths[stage], program.inner[stage]
@@ -42,6 +43,8 @@ def prove_places(program: Program) -> None:
     for device, served in program.places.items():
         if len({place.data for place in served}) > 1:
             raise PlanError(f"device {device} is in different data-parallel copies of its stages: {served}")
+        if len({program.shares[place.stage] for place in served}) > 1:
+            raise PlanError(f"device {device} would read two batches: its stages take unlike samples, {served}")
         if sorted(place.stage for place in served) != [s for s, on in enumerate(program.devices_of) if device in on]:
             raise PlanError(f"device {device} is said to serve other stages than those that list it: {served}")
 

@@ -16,14 +16,16 @@ from partita.graph import Graph
 from partita.spacetime.communication import Meshes
 from partita.spacetime.program import TURNS, Program, Task, Transfer, made, put_off_by, saved
 from partita.spacetime.prove_order import named
+from partita.spacetime.prove_parts import prove_join, prove_message
 from partita.spacetime.prove_traffic import Traffic, odd_transfer, said, traffic
 
 # The end of a step, in order: what sends and receives of a shared parameter come between.
 STEPS = ("turns", "parameter_gradient", "reduce", "update", "parameter")
 
 
-def prove_queues(graph: Graph, program: Program) -> None:
-    """PlanError that names device, task and tensor. Linear in tasks."""
+def prove_queues(graphs: Sequence[Graph], program: Program) -> None:
+    """PlanError that names device, task and tensor. Linear in tasks. ``graphs`` are by stage."""
+    graph = graphs[0]
     for piece in program.pieces:
         trained = [name for name in piece.outputs if graph.tensor[name].gradient]
         if piece.trains != bool(trained):
@@ -32,7 +34,7 @@ def prove_queues(graph: Graph, program: Program) -> None:
                 if piece.trains
                 else f'stage {piece.stage} is said not to be trained, but a gradient comes back to "{trained[0]}"'
             )
-    needed, meshes = traffic(graph, program), Meshes(program.places, program.devices_of)
+    needed, meshes = traffic(graphs, program), Meshes(program.places, program.devices_of)
     for device in program.queues:
         _Queue(program, device, needed, meshes).prove()
     _streams(program)
@@ -47,6 +49,7 @@ class _Queue:
         self.wanted = {s: traffic[s].of_device(device, s, meshes) for s in self.stages}
         self.phases = {(task.kind, task.stage) for task in program.queues[device] if task.kind in TURNS}
         self.there: set[str] = set()
+        self.parts: dict[str, Transfer] = {}
         self.done: Counter[tuple[object, int | None]] = Counter()
         self.step = self.position = 0
         self.task: Task | None = None
@@ -57,7 +60,7 @@ class _Queue:
             self.position, self.task = position, task
             if task.stage not in self.stages:
                 self._fail(f"is of stage {task.stage}, the device of stage {', '.join(map(str, self.stages))}")
-            if (task.kind in ("send", "receive")) != (task.transfer is not None):
+            if (task.kind in ("send", "receive", "join")) != (task.transfer is not None):
                 self._fail("must have a transfer" if task.transfer is None else "must have none")
             if task.gradients and task.kind != "backward":
                 self._fail(f"takes the {said(task.gradients[0])}, as backward turns alone do")
@@ -83,7 +86,7 @@ class _Queue:
             backward = self.program.pieces[stage].trains or ("backward", stage) in self.phases
             weight = ("weight", stage) in self.phases
             kinds = ("forward", *(("backward",) if backward else ()), *(("weight",) if weight else ()))
-            for micro in range(self.program.micro_batches):
+            for micro in range(self.program.shares[stage].turns):
                 for kind in kinds:
                     if (kind, stage, micro) not in turns:
                         self._fail(f"the {kind} of micro-batch {micro} is missing on stage {stage}")
@@ -100,8 +103,8 @@ class _Queue:
                 self._fail("is for no micro-batch")
         elif step > 0 and task.transfer is None:
             self._fail("is for one micro-batch; once in a step it is for all")
-        elif not 0 <= task.micro < self.program.micro_batches:
-            self._fail(f"is for none of the {self.program.micro_batches} micro-batches")
+        elif not 0 <= task.micro < (turns := self.program.shares[task.stage].turns):
+            self._fail(f"is for none of the {turns} micro-batches")
         key: object = (task.kind, task.stage)
         if task.transfer is not None:
             key = (task.kind, task.transfer, task.peer)
@@ -114,10 +117,21 @@ class _Queue:
         assert edge is not None
         traffic = self.traffic[stage]
         known = traffic.parameters if task.micro is None else traffic.each_micro_batch
-        if edge not in known:
+        if edge not in known and (edge.samples is None or task.micro is None):
             raise odd_transfer(edge, known, self._where())
         if (edge.source if task.kind == "send" else edge.target) != stage:
             self._fail(f"the {said(edge)} isn't this stage's to {task.kind}")
+        if edge.parts and (task.kind == "join") != (edge.samples is None):
+            self._fail(f"the {said(edge)} goes in parts, which are sent, received and joined")
+        if task.kind == "join":
+            prove_join(self.program, self.meshes, self.device, task, self.parts, self._fail)
+            return
+        if edge.samples is not None:
+            prove_message(self.program, self.meshes, self.device, task, known, self._fail)
+            self._moves(task, edge)
+            if task.kind == "receive":
+                self.parts[task.writes[0]] = edge
+            return
         if (task.kind, edge, task.peer) not in self.wanted[stage]:
             peers = [peer for kind, other, peer in self.wanted[stage] if (kind, other) == (task.kind, edge)]
             copy = self.meshes.place(self.device, stage).data
@@ -125,6 +139,10 @@ class _Queue:
                 f"goes to or comes from device {task.peer}; for copy {copy} it must be "
                 + (f"device {', '.join(map(str, peers))}" if peers else "none: the device has it itself")
             )
+        self._moves(task, edge)
+
+    def _moves(self, task: Task, edge: Transfer) -> None:
+        """A message is of what the transfer says."""
         key = edge.sent(task.micro) if task.kind == "send" else edge.key(task.micro)
         if (task.reads, task.writes) != (((key,), ()) if task.kind == "send" else ((), (key,))):
             self._fail(f'is said to move {[*task.reads, *task.writes]}, its transfer is of "{key}"')
@@ -152,7 +170,7 @@ class _Queue:
                 ((edge, count),) = Counter(task.gradients).most_common(1)
                 self._fail(f"the {said(edge)} is added {count} times")
             needs = {edge.key(micro) for edge in traffic.back_in} | {saved(stage, micro)}
-            makes = {edge.key(micro) for edge in traffic.back_out} | ({put_off_by(stage, micro)} if weight else set())
+            makes = {edge.sent(micro) for edge in traffic.back_out} | ({put_off_by(stage, micro)} if weight else set())
         if absent := sorted(needs - self.there):
             self._fail(f'needs "{absent[0]}", which {self._why_absent(absent[0])}')
         for what, wanted, found in (("reads", needs, set(task.reads)), ("writes", makes, set(task.writes))):
@@ -193,7 +211,7 @@ class _Queue:
         self.task = None
         for stage in self.stages:
             for (kind, edge, peer), each in self.wanted[stage].items():
-                for micro in range(self.program.micro_batches) if each else (None,):
+                for micro in range(self.program.shares[stage].turns) if each else (None,):
                     if not self.done[(kind, edge, peer), micro]:
                         at = "" if micro is None else f" of micro-batch {micro}"
                         self._fail(f"the {kind} of the {said(edge)}{at} is missing")
@@ -214,7 +232,7 @@ def _streams(program: Program) -> None:
     received: dict[tuple[int | None, int | None, bool], list[str]] = {}
     for device, queue in program.queues.items():
         for task in queue:
-            if task.transfer is not None:
+            if task.transfer is not None and task.kind != "join":
                 back, key = task.transfer.backwards, task.transfer.key(task.micro)
                 if task.kind == "send":
                     sent.setdefault((device, task.peer, back), []).append(key)

@@ -2,11 +2,13 @@
 
 Each value goes once, for each micro-batch, from the stage that makes it to each stage that reads it; its gradient goes
 once the other way where one flows; a copy of a parameter sends its gradient and gets the new value. Stages of one
-device hand it on without a transfer. The queues are held against this.
+device hand it on without a transfer. Between stages whose turns take unlike samples it goes in parts. The queues are
+held against this.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -36,10 +38,16 @@ class Traffic:
     def each_micro_batch(self) -> frozenset[Transfer]:
         return self.arriving | self.leaving | self.gradients
 
-    def of_device(self, device: int, stage: int, meshes: Meshes) -> dict[tuple[str, Transfer, int], bool]:
-        """What a device of the stage sends and receives: (kind, transfer, peer); whether for each micro-batch."""
-        found: dict[tuple[str, Transfer, int], bool] = {}
+    def of_device(self, device: int, stage: int, meshes: Meshes) -> dict[tuple[str, Transfer, int | None], bool]:
+        """What a device of the stage sends and receives: (kind, transfer, peer); whether for each micro-batch.
+
+        Of what goes in parts it is the join; which parts it needs is ``prove_parts``' to say.
+        """
+        found: dict[tuple[str, Transfer, int | None], bool] = {}
         for edge in self.each_micro_batch:
+            if edge.parts:
+                found |= {("join", edge, None): True} if edge.target == stage else {}
+                continue
             if edge.target == stage:
                 source = meshes.source(device, stage, edge.source)
                 found |= {("receive", edge, source): True} if source != device else {}
@@ -53,19 +61,20 @@ class Traffic:
         return found
 
 
-def traffic(graph: Graph, program: Program) -> list[Traffic]:
-    """What each stage sends and receives."""
+def traffic(graphs: Sequence[Graph], program: Program) -> list[Traffic]:
+    """What each stage sends and receives. ``graphs`` are by stage; a shape is the maker's."""
     pieces = program.pieces
     maker = {name: piece.stage for piece in pieces for s in piece.segments for o in s.ops for name in o.op.outputs}
     values, gradients = [], []
     for piece in pieces:
         for name in piece.inputs:
-            tensor, source, target = graph.tensor[name], maker[name], piece.stage
-            size = (tensor.shape, tensor.dtype, tensor.bytes, tensor.gradient)
+            source, target = maker[name], piece.stage
+            tensor, parts = graphs[source].tensor[name], program.shares[source] != program.shares[target]
+            size = (tensor.shape, tensor.dtype, tensor.bytes, tensor.gradient, parts)
             values.append(Transfer(name, "value", source, target, *size))
             if tensor.gradient:
                 gradients.append(Transfer(name, "gradient", target, source, *size))
-    parameters = _parameters(graph, program)
+    parameters = _parameters(graphs[0], program)
     return [
         Traffic(
             frozenset(edge for edge in values if edge.target == stage),

@@ -38,24 +38,35 @@ def assign(devices_of: Sequence[Sequence[int]], dp: Sequence[int], tp: Sequence[
     return {device: tuple(found) for device, found in places.items()}
 
 
-def order(wanted: Order, places: Mapping[int, Sequence[Place]]) -> dict[int, list[Turn]]:
+def order(wanted: Order, places: Mapping[int, Sequence[Place]], counts: Sequence[int]) -> dict[int, list[Turn]]:
     """Each device's turns: those of the lane that serves the same stages, or those that the plan itself lists.
 
-    PlanError for a schedule that doesn't exist, and where its lanes aren't the plan's devices.
+    ``counts`` are the micro-batches of each stage. PlanError for a schedule that doesn't exist or that can't order
+    unlike counts, and where its lanes aren't the plan's devices.
     """
+    if max(counts) != wanted.micro_batches or len(counts) != wanted.stages:
+        raise PlanError(
+            f"the plan's order is of {wanted.stages} stages and {wanted.micro_batches} micro-batches, its stages take "
+            f"{listed(counts)}: the most of a stage must be said"
+        )
     if wanted.generator == "turns":
         if odd := sorted(set(wanted.turns) ^ set(places)):
             raise PlanError(f"the plan's order and its stages must have the same devices; device {odd[0]} is in one")
         for device, at in places.items():
             served_here = {place.stage for place in at}
             for turn in wanted.turns[device]:
-                if turn.stage not in served_here or not 0 <= turn.micro < wanted.micro_batches:
+                if turn.stage not in served_here or not 0 <= turn.micro < counts[turn.stage]:
+                    count = counts[turn.stage] if turn.stage in served_here else wanted.micro_batches
                     raise PlanError(
                         f"device {device} has a turn of stage {turn.stage} and micro-batch {turn.micro}; it serves the "
-                        f"stages {listed(sorted(served_here))}, with the micro-batches 0 to {wanted.micro_batches - 1}"
+                        f"stages {listed(sorted(served_here))}, with the micro-batches 0 to {count - 1}"
                     )
         return {device: list(wanted.turns[device]) for device in places}
-    lanes = find(wanted.generator)(wanted.stages, wanted.micro_batches, **wanted.arguments)
+    schedule = find(wanted.generator)
+    if len(set(counts)) > 1:
+        lanes = schedule.unlike(counts, wanted.arguments)
+    else:
+        lanes = schedule(wanted.stages, wanted.micro_batches, **wanted.arguments)
     served = {frozenset(turn.stage for turn in turns): turns for turns in lanes.values()}
     found = {}
     for device, at in places.items():

@@ -2,12 +2,13 @@
 
 Between stages a value is whole on each device of a data-parallel copy, which has samples [i·b, (i+1)·b) of the turn.
 Where two stages have the same copies, device sends to device. Where they don't, ``samples_arriving`` is what
-``materialise`` would find on the views, in closed form: the cost is linear in what is sent.
+``materialise`` would find on the views, in closed form: the cost is linear in what is sent. Turns of unlike size divide
+the global batch as copies divide a turn: whatever divides samples evenly does it in *runs*, which are numbered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise, product
@@ -22,7 +23,7 @@ Copies = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Arrival:
-    """Samples ``interval`` of the turn, as the device ``source`` has them; None: a value that has no samples, whole."""
+    """Samples ``interval``, as the device ``source`` has them; None: a value that has no samples, whole."""
 
     source: int
     interval: Interval | None
@@ -45,15 +46,31 @@ def samples_arriving(samples: int, sources: Copies, targets: Copies) -> Mapping[
     has, wants = _each(samples, len(sources)), _each(samples, len(targets))
     found: dict[int, tuple[Arrival, ...]] = {}
     for copy, devices in enumerate(targets):
-        arriving: list[list[Arrival]] = [[] for _ in devices]
-        for i in range(copy * wants // has, -(-(copy + 1) * wants // has)):
-            interval = (max(copy * wants, i * has), min((copy + 1) * wants, (i + 1) * has))
-            readers = range(i * has // wants, -(-(i + 1) * has // wants))
-            for at, device in enumerate(devices):
-                number = readers.index(copy) * len(devices) + at
-                arriving[at].append(Arrival(sender(sources[i], device, number), interval))
-        found |= {device: tuple(arrivals) for device, arrivals in zip(devices, arriving, strict=True)}
+        arriving = run_arriving(copy, wants, devices, has, sources.__getitem__)
+        found |= dict(zip(devices, arriving, strict=True))
     return found
+
+
+def run_arriving(
+    run: int, wants: int, devices: Sequence[int], has: int, sources: Callable[[int], Sequence[int]]
+) -> list[tuple[Arrival, ...]]:
+    """Where each of the devices that take one run of ``wants`` samples gets it from, in the order of the samples.
+
+    ``sources(i)`` are the devices that have run i of ``has`` samples; its readers are divided among them.
+    """
+    arriving: list[list[Arrival]] = [[] for _ in devices]
+    for i, interval in overlaps(run, wants, has):
+        readers = [reader for reader, _ in overlaps(i, has, wants)]
+        for at, device in enumerate(devices):
+            number = readers.index(run) * len(devices) + at
+            arriving[at].append(Arrival(sender(sources(i), device, number), interval))
+    return [tuple(arrivals) for arrivals in arriving]
+
+
+def overlaps(run: int, samples: int, others: int) -> list[tuple[int, Interval]]:
+    """Of the runs of ``others`` samples those that have some of a run of ``samples``, each with what both have."""
+    start, stop = run * samples, (run + 1) * samples
+    return [(i, (max(start, i * others), min(stop, (i + 1) * others))) for i in range(start // others, -(-stop // others))]
 
 
 @cache

@@ -9,7 +9,7 @@ from partita.cluster import Cluster, Device, Link
 from partita.graph import Block, Graph, Op, Tensor, check
 from partita.plan import Axis, Order
 from partita.spacetime.preserve import Version, preserve
-from partita.spacetime.program import Program
+from partita.spacetime.program import Program, Share
 from partita.spacetime.schedule import assign, order
 from partita.spacetime.transform import BlockCode, StageCode, transform
 
@@ -45,10 +45,10 @@ def pipeline(
     each = dp * tp
     devices_of = tuple(tuple(range(stage * each, (stage + 1) * each)) for stage in range(stages))
     places = assign(devices_of, [dp] * stages, [tp] * stages)
-    turns = order(Order(schedule, stages, micro_batches), places)
+    turns = order(Order(schedule, stages, micro_batches), places, [micro_batches] * stages)
     queues = preserve(Version(graph, pieces), places, devices_of, turns)
     return Program(
-        pieces, queues, places, devices_of, (dp,) * stages, (tensor(tp),) * stages, micro_batches, 1, zero, graph.loss
+        pieces, queues, places, devices_of, (Share(dp, micro_batches, 1),) * stages, (tensor(tp),) * stages, zero, graph.loss
     )  # fmt: skip
 
 

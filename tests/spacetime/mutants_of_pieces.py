@@ -214,7 +214,9 @@ def loss_averaged_over_the_micro_batch(graph: Graph, found: Program) -> Broken:
 
 
 def copies_that_differ_between_stages(graph: Graph, found: Program) -> Broken:
-    return graph, replace(found, dp=(found.dp[0] + 1, *found.dp[1:])), ("unequally" if len(found.dp) > 1 else "dp=",)
+    first = replace(found.shares[0], dp=found.dp[0] + 1)
+    words = ("unequally" if len(found.dp) > 1 else "dp=",)
+    return graph, replace(found, shares=(first, *found.shares[1:])), words
 
 
 def lost_block(graph: Graph, found: Program) -> Broken:

@@ -268,13 +268,14 @@ def unequal_copies(graph: Graph, found: Program) -> Broken:
     last = len(found.dp) - 1
     if last == 0:
         return None
-    dp = (*found.dp[:-1], 2 * found.dp[-1])
-    return graph, replace(found, dp=dp), (str(list(dp)), "count unequally")
+    ours = replace(found.shares[last], dp=2 * found.dp[-1])
+    return graph, replace(found, shares=(*found.shares[:-1], ours)), (str([*found.dp[:-1], ours.dp]), "count unequally")
 
 
 def other_samples(graph: Graph, found: Program) -> Broken:
     """The loss of a turn is taken for that of twice as many samples."""
-    return graph, replace(found, samples=2 * found.samples), (f"{2 * found.samples} samples", graph.name)
+    shares = tuple(replace(share, samples=2 * share.samples) for share in found.shares)
+    return graph, replace(found, shares=shares), (f"{shares[0].samples} samples", graph.name)
 
 
 def loss_is_a_mean(graph: Graph, found: Program) -> Broken:

@@ -26,7 +26,7 @@ def _without(what: str, kind: str = "") -> Mutant:
         gone = {t.transfer for queue in found.queues.values() for t in queue if t.transfer and t.transfer.what == what}
         if not gone:
             return None
-        names = {e.key(m) for e in gone for m in range(found.micro_batches)}
+        names = {e.key(m) for e in gone for m in range(found.shares[0].turns)}
 
         def change(device: int, task: Task) -> list[Task]:
             if task.transfer in gone:

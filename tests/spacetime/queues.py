@@ -13,7 +13,7 @@ from random import Random
 from partita.graph import Graph
 from partita.schedules import Turn
 from partita.spacetime.preserve import Version, preserve
-from partita.spacetime.program import Program, Task
+from partita.spacetime.program import Program, Share, Task
 from partita.spacetime.schedule import assign
 from partita.spacetime.transform import BlockCode, StageCode, transform
 from tests.simulate.brute import partners, posted_until
@@ -101,7 +101,7 @@ def any_program(random: Random) -> tuple[Graph, Program]:
     of_device = {device: of_stage[place.stage] for device, (place,) in places.items()}
     queues = preserve(Version(graph, pieces), places, devices_of, of_device)
     return graph, Program(
-        pieces, queues, places, devices_of, (dp,) * stages, (tensor(tp),) * stages, micro_batches, 1, zero, graph.loss,
+        pieces, queues, places, devices_of, (Share(dp, micro_batches, 1),) * stages, (tensor(tp),) * stages, zero, graph.loss,
         {"w0": (0, stages - 1)} if tied else {},
     )  # fmt: skip
 

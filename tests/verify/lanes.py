@@ -14,7 +14,7 @@ from partita.plan import Order
 from partita.schedules import Turn
 from partita.spacetime.communication import ahead, begins_with
 from partita.spacetime.preserve import Version, preserve
-from partita.spacetime.program import Program
+from partita.spacetime.program import Program, Share
 from partita.spacetime.schedule import assign, order
 from partita.spacetime.transform import BlockCode, StageCode, transform
 from tests.simulate.pipelines import chain, tensor
@@ -68,14 +68,14 @@ def any_lanes(random: Random, schedule: str, *, lanes: int = 0, changed: bool = 
     devices_of = tuple(tuple(copy * lanes + lane for copy in range(dp) for lane in on) for on in of_stage)
     widths = [len(on) for on in of_stage]
     places = assign(devices_of, [dp] * stages, widths)
-    turns = order(Order(schedule, stages, micro_batches, arguments), places)
+    turns = order(Order(schedule, stages, micro_batches, arguments), places, [micro_batches] * stages)
     if changed and random.random() < 0.6:
         of_lane = {lane: moved(random, turns[lane]) if random.random() < 0.5 else turns[lane] for lane in range(lanes)}
         turns = {device: of_lane[device % lanes] for device in turns}
     queues, zero = preserve(Version(graph, pieces), places, devices_of, turns), random.choice([0, 0, 1, 2, 3])
     axes = tuple(map(tensor, widths))
     program = Program(
-        pieces, queues, places, devices_of, (dp,) * stages, axes, micro_batches, 1, zero, graph.loss,
+        pieces, queues, places, devices_of, (Share(dp, micro_batches, 1),) * stages, axes, zero, graph.loss,
         {"w0": (0, stages - 1)} if tied else {},
     )  # fmt: skip
     if changed and random.random() < 0.6:
