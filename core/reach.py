@@ -1,7 +1,7 @@
 """What of a plan goes beyond other frameworks' engines: it runs on Partita's own runtime alone, for target partita.
 
 Frameworks think of one mesh of pipeline × data × tensor in which a device has one stage. Plans may say more: a device
-that serves several stages, other axes, turns of weight gradients, tensor parallelism by stage.
+that serves several stages, other axes, turns of weight gradients, data and tensor parallelism and micro-batches by stage.
 """
 
 from __future__ import annotations
@@ -51,5 +51,9 @@ def _weight_turns(order: Order) -> list[str]:
 
 
 def _unlike(plan: Plan) -> list[str]:
-    sizes = [stage.tp for stage in plan.stages]
-    return [f"the stages have tp {listed(sizes)}"] if len(set(sizes)) > 1 else []
+    sizes = {
+        "tp": [stage.tp for stage in plan.stages],
+        "data-parallel copies:": [stage.dp for stage in plan.stages],
+        "micro-batches:": [stage.micro_batches for stage in plan.stages],
+    }
+    return [f"the stages have {what} {listed(counts)}" for what, counts in sizes.items() if len(set(counts)) > 1]

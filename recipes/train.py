@@ -29,6 +29,7 @@ from partita.plan import Plan, load_plan
 from partita.recipes.arguments import parse
 from partita.recipes.check import check_model
 from partita.recipes.recipe import Files, TrainedRecipe
+from partita.spacetime.program import Share
 
 
 def options() -> argparse.ArgumentParser:
@@ -65,10 +66,11 @@ def trainer(plan: Plan, lowered: Lowered, given: argparse.Namespace, device: tor
     return Trainer(lambda batches: prepared.runtime.step(batches, plain), None)
 
 
-def micro_batches(batch: Mapping[str, Tensor], *, copy: int, samples: int, count: int) -> Iterator[dict[str, Tensor]]:
-    """What data-parallel copy ``copy`` trains on: its ``count`` micro-batches of ``samples`` samples."""
-    for start in range(copy * count * samples, (copy + 1) * count * samples, samples):
-        yield {name: tensor[start : start + samples] for name, tensor in batch.items()}
+def micro_batches(batch: Mapping[str, Tensor], share: Share, copy: int) -> Iterator[dict[str, Tensor]]:
+    """What a data-parallel copy of a stage trains on: its micro-batches, in order of its turns."""
+    for turn in range(share.turns):
+        start, stop = share.interval(copy, turn)
+        yield {name: tensor[start:stop] for name, tensor in batch.items()}
 
 
 def train(recipe: TrainedRecipe, files: Files, given: argparse.Namespace) -> None:
@@ -87,16 +89,12 @@ def train(recipe: TrainedRecipe, files: Files, given: argparse.Namespace) -> Non
     lowered = lower_model(plan, work.model, work.example)
     trained = trainer(plan, lowered, given, device)
 
-    place, stage = lowered.program.places[dist.get_rank()][0], plan.stages[0]
+    share, copy = lowered.program.share(dist.get_rank()), lowered.program.places[dist.get_rank()][0].data
     predicted, losses = plan.predicted.step_seconds, []
     for step in range(given.steps):
         start = time.perf_counter()
         batch = work.batch(step, plan.global_batch)
-        losses.append(
-            trained.step(
-                micro_batches(batch, copy=place.data, samples=stage.samples // stage.dp, count=stage.micro_batches)
-            )
-        )
+        losses.append(trained.step(micro_batches(batch, share, copy)))
         seconds = time.perf_counter() - start
         if dist.get_rank() == 0:
             counted = plan.global_batch * (plan.seq or 1) / seconds

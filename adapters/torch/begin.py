@@ -28,6 +28,7 @@ class Beginning:
         self.stages = stages
         self.group = groups.everyone
         self.device = device
+        self.turns = program.share(groups.rank).turns
         loss = program.loss
         # Ranks that share a stage's pieces have the same labels: one of them counts.
         stage = program.loss_stage
@@ -44,7 +45,7 @@ class Beginning:
         program, micro, failure = self.program, [], None
         counted = torch.zeros((), dtype=torch.float64, device=self.device)
         try:
-            micro = [self._micro_batch(batches, index) for index in range(program.micro_batches)]
+            micro = [self._micro_batch(batches, index) for index in range(self.turns)]
             if self.counted is not None:
                 counted = count_targets(self.counted, self.counted.code, program.loss, self.loss_ops, micro)
         except Exception as error:  # a user's iterator may raise anything
@@ -54,7 +55,8 @@ class Beginning:
         if loss is None or program.loss_stage is None:
             return micro, 0.0
         if loss.weighting == "samples":
-            return micro, 1.0 / (program.micro_batches * program.dp[program.loss_stage])
+            share = program.shares[program.loss_stage]
+            return micro, 1.0 / (share.turns * share.dp)
         if loss.weighting == "sum":
             return micro, 1.0
         if tokens == 0:
@@ -66,7 +68,7 @@ class Beginning:
             batch = next(batches)
         except StopIteration:
             raise InputError(
-                f"the iterator ended after {index} micro-batches, the plan needs {self.program.micro_batches} a step"
+                f"the iterator ended after {index} micro-batches, the plan needs {self.turns} a step"
             ) from None
         found = {}
         needed = {name: stage.code for stage in self.stages.values() for name in stage.piece.batch}

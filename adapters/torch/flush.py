@@ -65,7 +65,7 @@ class Flush:
     ``micro`` are the micro-batches; ``scales[m]`` is what the loss of micro-batch m counts for, ``codes[stage][m]``
     what it runs (default: the stage's own). Of a model without a loss ``results[m]`` keeps what it returns, and
     ``seeds`` may give gradients for that by (name, micro-batch). Random draws are keyed by ``draw``, and by
-    ``first`` + m.
+    ``first`` + m; by default by which run of the stage's samples of the global batch it is.
     """
 
     def __init__(
@@ -85,8 +85,7 @@ class Flush:
         self.scales = scales
         self.codes = codes or {stage: [module.code] * len(micro) for stage, module in rank.stages.items()}
         self.draw = rank.steps if draw is None else draw
-        copy = rank.program.places[rank.groups.rank][0].data
-        self.first = copy * len(micro) if first is None else first
+        self.first = first
         self.results: dict[int, dict[str, Tensor]] = {index: {} for index in range(len(micro))}
         self.seeds: dict[tuple[str, int], Tensor] = {}
         self.values: dict[str, Tensor] = {}
@@ -154,6 +153,8 @@ class Flush:
             value = self.values[task.reads[0]]
         else:
             value = self.values[task.reads[0]].detach()
+        if edge.samples is not None:
+            value = self._rows(value, task)
         value = value.to(getattr(torch, edge.dtype)).contiguous()
         self.pending.append((self.rank.groups.line.send(value, task.peer, edge.backwards), value))
         self.pending = [(work, held) for work, held in self.pending if not work.is_completed()]
@@ -173,7 +174,8 @@ class Flush:
         if stage in self.puts_off:
             rank.stages[stage].put_off = self.put_off[stage, micro] = []
         with torch.set_grad_enabled(torch.is_grad_enabled() and trains):
-            outputs = self.engine.forward(self.micro[micro], inputs, (rank.seed, self.draw, self.first + micro), code)
+            key = (rank.seed, self.draw, self._number(stage, micro))
+            outputs = self.engine.forward(self.micro[micro], inputs, key, code)
         rank.stages[stage].put_off = None
         if trains:
             self.saved[stage, micro] = (inputs, outputs)
@@ -184,6 +186,17 @@ class Flush:
                 self.loss += value.detach().double() * self.scales[micro]
             else:
                 self.values[made(name, micro)] = value
+
+    def _number(self, stage: int, micro: int) -> int:
+        """What random draws of a micro-batch are keyed by."""
+        if self.first is not None:
+            return self.first + micro
+        program, device = self.rank.program, self.rank.groups.rank
+        return program.shares[stage].number(program.place(device, stage).data, micro)
+
+    def _join(self, task: Task) -> None:
+        parts = [self.values[name] for name in task.reads]
+        self.values[task.writes[0]] = parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _backward(self, task: Task) -> None:
         micro = task.micro
@@ -214,7 +227,7 @@ class Flush:
             self.engine.backward(roots, gradients, [inputs[edge.tensor] for edge in leaving])
         for edge in leaving:
             leaf = inputs[edge.tensor]
-            self.values[edge.key(micro)] = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+            self.values[edge.sent(micro)] = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
 
     def _weight(self, task: Task) -> None:
         assert task.micro is not None
@@ -236,6 +249,20 @@ class Flush:
         assert task.transfer is not None
         divided = self.rank.stages[task.stage].divided(task.transfer.tensor)
         return self._parameter(task) if divided is None else divided.leaf
+
+    def _rows(self, value: Tensor, task: Task) -> Tensor:
+        """The rows of a whole value, or of its gradient, that a message of some samples has."""
+        assert task.transfer is not None
+        assert task.transfer.samples is not None
+        assert task.micro is not None
+        program, (first, last) = self.rank.program, task.transfer.samples
+        start, stop = program.shares[task.stage].interval(
+            program.place(self.rank.groups.rank, task.stage).data, task.micro
+        )
+        if (first, last) == (start, stop):
+            return value
+        each = task.transfer.shape[0] // (last - first)
+        return value[(first - start) * each : (last - start) * each]
 
     def _wire_shape(self, task: Task) -> tuple[int, ...]:
         edge = task.transfer

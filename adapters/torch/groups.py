@@ -16,7 +16,8 @@ from partita.spacetime.program import Program
 @dataclass(frozen=True)
 class Groups:
     """This rank's groups. ``axes[stage][axis]`` are the devices of its copy along an inner axis, ``data[stage]`` those
-    that hold the same parameters: neither is there where it would be alone. ``model`` is one whole copy of the model.
+    that hold the same parameters: neither is there where it would be alone. ``model`` is one whole copy of the model;
+    where stages have unlike numbers of copies (not ``alike``) there is none.
     """
 
     rank: int
@@ -25,6 +26,7 @@ class Groups:
     model: Group | None
     everyone: Group
     line: Line
+    alike: bool = True
 
 
 def make_groups(program: Program, device: torch.device) -> Groups:
@@ -72,12 +74,14 @@ def groups_of(
         rank,
         {s: among((axis.name, program.axis_group(rank, s, axis.name)) for axis in program.inner[s]) for s in stages},
         among((s, program.data_group(rank, s)) for s in stages),
-        group(model), everyone, line,
+        group(model), everyone, line, len(set(program.dp)) == 1,
     )  # fmt: skip
 
 
 def _models(program: Program) -> list[tuple[int, ...]]:
-    """The devices of each copy of the model."""
+    """The devices of each copy of the model, of one that has such."""
+    if len(set(program.dp)) > 1:
+        return []
     copies = sorted({place.data for places in program.places.values() for place in places})
     return [
         tuple(sorted(d for d, places in program.places.items() if any(place.data == copy for place in places)))

@@ -16,10 +16,11 @@ from partita.adapters.torch.stage import BlockModule, Realise, StageModule
 from partita.adapters.torch.weights import Initialised, Weights, fill
 from partita.adapters.torch.zero import division_of
 from partita.errors import ModelError, PlanError
+from partita.graph import Graph
 from partita.hooks import plugins
 from partita.plan import Plan
 from partita.plugins.capture_torch import Captured, capture_module
-from partita.spacetime.lower import lower
+from partita.spacetime.lower import lower, shares_of
 from partita.spacetime.program import Piece, Program
 
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -27,10 +28,24 @@ DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, 
 
 @dataclass(frozen=True)
 class Lowered:
-    """A plan lowered for a model: the same on every rank."""
+    """A plan lowered for a model: the same on every rank.
+
+    ``others`` are the model captured at other numbers of samples, where some stages take those in a turn.
+    """
 
     captured: Captured
     program: Program
+    others: tuple[Captured, ...] = ()
+
+    def of(self, stage: int) -> Captured:
+        """The model as a stage runs it."""
+        samples = self.program.shares[stage].samples
+        return next(found for found in (self.captured, *self.others) if found.graph.samples == samples)
+
+    @property
+    def graphs(self) -> tuple[Graph, ...]:
+        """The model as each stage runs it."""
+        return tuple(self.of(stage).graph for stage in range(len(self.program.pieces)))
 
 
 @dataclass(frozen=True)
@@ -49,20 +64,22 @@ class Prepared:
 
 
 def lower_model(plan: Plan, factory: Callable[[], nn.Module], example: Callable[[int], Mapping[str, Any]]) -> Lowered:
-    """Capture the model at the plan's micro-batch and lower the plan.
+    """Capture the model at the plan's micro-batch, or at each that stages have, and lower the plan.
 
     ``example(samples)`` gives the model's keyword arguments for that many samples; only their shapes and dtypes count.
     ModelError when none of its outputs can be the loss.
     """
-    stage = plan.stages[0]
-    captured = capture_module(
-        factory, example(stage.samples // stage.dp), name=plan.model, dtype=DTYPES[plan.precision]
-    )
+    each = [share.samples for share in shares_of(plan)]
+    by_samples = {
+        samples: capture_module(factory, example(samples), name=plan.model, dtype=DTYPES[plan.precision])
+        for samples in dict.fromkeys(each)
+    }
+    captured, *others = by_samples.values()
     if captured.graph.loss is None:
         raise ModelError(
             f'"{plan.model}" can\'t be trained: none of its outputs is a scalar that depends on a parameter'
         )
-    return Lowered(captured, lower(captured.graph, plan))
+    return Lowered(captured, lower([by_samples[samples].graph for samples in each], plan), tuple(others))
 
 
 def realiser(lowered: Lowered, target: str) -> Realise | None:
@@ -114,14 +131,15 @@ def make_stages(
     divides: bool = True,
 ) -> dict[int, StageModule]:
     """The stages that a device serves, with their weights. A parameter that several of them read is there once."""
-    program, captured = lowered.program, lowered.captured
-    source = weights or Initialised(captured.skeleton, seed)
+    program = lowered.program
+    source = weights or Initialised(lowered.captured.skeleton, seed)
     filled: set[str] = set()
     parameters: dict[str, nn.Parameter] = {}
     division = division_of(program, groups, realise is not None) if divides else None
     stages = {}
     for place in program.places[groups.rank]:
         piece, coordinates = program.pieces[place.stage], program.coordinates(groups.rank, place.stage)
+        captured = lowered.of(place.stage)
 
         def complete(block: BlockModule, piece: Piece = piece, at: Mapping[str, int] = coordinates) -> None:
             fresh = {name: p for name, p in block.read.items() if name not in filled}

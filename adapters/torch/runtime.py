@@ -38,7 +38,8 @@ class Runtime:
         self.beginning = Beginning(program, stages, groups, device)
 
     def step(self, batches: Iterator[Batch], engine: Engine) -> float:
-        """Run the queue once. ``batches`` yields ``program.micro_batches`` dicts of the model's inputs.
+        """Run the queue once. ``batches`` yields dicts of the model's inputs, one for each turn of the rank's stages:
+        the samples of its copy (``program.share(rank)``).
 
         InputError, the same one on every rank, when a batch of any of them doesn't fit or no label counts.
         """

@@ -145,7 +145,9 @@ class Division:
         self.divided: dict[str, Divided] = {}
 
     def divide(self, stage: int, parameters: Mapping[str, nn.Parameter]) -> None:
-        """Divide the state of a block's parameters, whose values are in place."""
+        """Divide the state of a block's parameters, whose values are in place. A stage of one copy has nothing to divide."""
+        if stage not in self.groups.data:
+            return
         zero, copies = self.program.zero, self.program.pieces[stage].copies
         for name, parameter in parameters.items():
             # A copy of another stage's has no optimizer; a frozen parameter has neither optimizer nor gradient.

@@ -13,6 +13,7 @@ from torch import Tensor
 from partita.graph import Graph, Op
 from partita.graph.table import argument
 from partita.plugins.capture_torch import Captured
+from partita.spacetime.program import Share
 
 Example = Callable[[int], Mapping[str, Any]]
 
@@ -135,8 +136,8 @@ class Batches:
             found[name] = value if rows is None else value[start * rows : (start + samples) * rows]
         return found
 
-    def micro_batches(self, batch: Mapping[str, Any], copy: int, count: int) -> Iterator[dict[str, Tensor]]:
-        """What a data-parallel copy trains on: its ``count`` micro-batches."""
-        each = self.graph.samples
-        for index in range(copy * count, (copy + 1) * count):
-            yield self.part(batch, index * each, each)
+    def micro_batches(self, batch: Mapping[str, Any], share: Share, copy: int) -> Iterator[dict[str, Tensor]]:
+        """What a data-parallel copy of a stage trains on: its micro-batches."""
+        for turn in range(share.turns):
+            start, stop = share.interval(copy, turn)
+            yield self.part(batch, start, stop - start)

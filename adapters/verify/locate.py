@@ -81,27 +81,33 @@ class Watch:
         return watched
 
 
-def first_op(graph: Graph, program: Program, found: Watch, wanted: Watch) -> Difference | None:
-    """The first op of the model whose values differ, of the first micro-batch in which that is so."""
-    dense: dict[tuple[str, int], Tensor] = {}
-    for seen in wanted.seen:
-        dense.update({(n, seen.micro): v for n, v in zip(seen.local.op.outputs, seen.values, strict=True)})
-    order = {name: index for index, name in enumerate(name for op in graph.ops for name in op.outputs)}
-    made = followed(graph, program)
+def first_op(
+    graphs: Sequence[Graph], program: Program, found: Watch, wanted: Mapping[int, Watch]
+) -> Difference | None:
+    """The first op of the model whose values differ, of the first micro-batch in which that is so.
+
+    ``graphs`` are by stage, ``wanted`` by the samples of a micro-batch.
+    """
+    dense: dict[tuple[int, str, int], Tensor] = {}
+    for samples, watch in wanted.items():
+        for seen in watch.seen:
+            dense.update({(samples, n, seen.micro): v for n, v in zip(seen.local.op.outputs, seen.values, strict=True)})
+    order = {name: index for index, name in enumerate(name for op in graphs[0].ops for name in op.outputs)}
+    made = followed(graphs, program)
 
     def when(seen: Seen) -> tuple[Any, ...]:
-        return seen.micro, min(order.get(_plain(name), len(order)) for name in seen.local.op.outputs)
+        return seen.micro * program.shares[seen.stage].samples, min(order.get(_plain(name), len(order)) for name in seen.local.op.outputs)
 
     for seen in sorted(found.seen, key=when):
         axes, at = inner_axes(program, seen.stage), program.coordinates(seen.device, seen.stage)
         known = made[seen.stage].get(seen.local.op.name, ()) if seen.local.form not in COLLECTIVES else ()
         for place, (name, value) in enumerate(zip(seen.local.op.outputs, seen.values, strict=True)):
-            other = dense.get((_plain(name), seen.micro))
+            other = dense.get((program.shares[seen.stage].samples, _plain(name), seen.micro))
             if other is None:
                 continue
             part = taken(other, known[place].state, axes, at) if known else None
             if part is None or part[0].shape != value.shape:
-                part = part_of(graph, seen.local, _plain(name), value, other, axes, at)
+                part = part_of(graphs[seen.stage], seen.local, _plain(name), value, other, axes, at)
             if part is None:
                 return _differs(seen, f"{list(value.shape)} of {list(other.shape)}", float("inf"))
             error = distance(value, part[0])

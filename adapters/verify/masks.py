@@ -61,11 +61,12 @@ def random_ops(program: Program) -> list[LocalOp]:
     return found
 
 
-def share_draws(program: Program, graph: Graph, stages: Mapping[int, StageModule], drop: bool) -> None:
-    """Let a device's random ops draw from here; without ``drop`` nothing is dropped, nor scaled."""
-    made = followed(graph, program)
+def share_draws(program: Program, graphs: Sequence[Graph], stages: Mapping[int, StageModule], drop: bool) -> None:
+    """Let a device's random ops draw from here; without ``drop`` nothing is dropped, nor scaled. ``graphs`` are by stage."""
+    made = followed(graphs, program)
     for number, stage in stages.items():
-        stage.context = replace(stage.context, draw=Draws(graph, inner_axes(program, number), made[number], drop))
+        draws = Draws(graphs[number], inner_axes(program, number), made[number], drop)
+        stage.context = replace(stage.context, draw=draws)
 
 
 @dataclass(frozen=True)

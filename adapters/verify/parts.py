@@ -30,13 +30,13 @@ def inner_axes(program: Program, stage: int) -> list[Axis]:
     return [*program.inner[stage], *turns.values()]
 
 
-def followed(graph: Graph, program: Program) -> list[Made]:
+def followed(graphs: Sequence[Graph], program: Program) -> list[Made]:
     """How what each op makes is cut, by stage and op, as the proof follows it from the parameters.
 
     Of a program that isn't valid, which is run to see where it goes wrong, nothing: its parts are told by their shapes.
     """
     try:
-        return prove_code(graph, program.pieces, [program.inner[stage] for stage in range(len(program.pieces))])
+        return prove_code(graphs, program.pieces, [program.inner[stage] for stage in range(len(program.pieces))])
     except PlanError:
         return [{} for _ in program.pieces]
 

@@ -51,28 +51,30 @@ class Verdict:
 
 def verify_program(
     captured: Captured, program: Program, factory: Callable[[], nn.Module], example: Example, *, steps: int = STEPS,
-    seed: int = 0,
+    seed: int = 0, others: tuple[Captured, ...] = (),
 ) -> Verdict:  # fmt: skip
     """Run a program beside one device.
 
-    ``captured`` is the model at the samples of one turn of one copy, captured in float64; ``factory`` builds it, whole,
+    ``captured`` is the model at the samples of one turn of one copy, captured in float64, and ``others`` are the model at
+    those of stages that take other numbers; ``factory`` builds it, whole,
     and ``example(samples)`` gives its arguments. PlanError where the devices wait for each other for ever or a task
     fails; ModelError for random ops that can't be compared.
     """
     with float64_by_default():
-        return _Trial(captured, program, factory, example, steps, seed).verdict()
+        return _Trial(Lowered(captured, program, others), factory, example, steps, seed).verdict()
 
 
 class _Trial:
     """One comparison, with all that both sides need."""
 
     def __init__(
-        self, captured: Captured, program: Program, factory: Callable[[], nn.Module], example: Example, steps: int,
-        seed: int,
-    ):  # fmt: skip
-        self.captured, self.program, self.factory, self.seed = captured, program, factory, seed
-        self.drops = bool(random_ops(program))
-        self.samples = program.samples * program.micro_batches * program.dp[0]
+        self, lowered: Lowered, factory: Callable[[], nn.Module], example: Example, steps: int, seed: int
+    ):
+        self.lowered, self.captured, self.program = lowered, lowered.captured, lowered.program
+        self.factory, self.seed = factory, seed
+        captured = self.captured
+        self.drops = bool(random_ops(self.program))
+        self.samples = self.program.global_batch
         self.batches = Batches(captured, wide(example), self.samples, seed)
         self.steps = [self.batches.batch(step) for step in range(steps)]
         model = build(factory, seed)
@@ -82,8 +84,9 @@ class _Trial:
 
     def verdict(self) -> Verdict:
         wanted = self._one_device()
-        found = rehearse(Lowered(self.captured, self.program), self.weights, self.batches, self.steps, self.seed,
-                         self._prepared(self.program))  # fmt: skip
+        found = rehearse(
+            self.lowered, self.weights, self.batches, self.steps, self.seed, self._prepared(self.lowered)
+        )
         errors = compare(self.program, found, wanted)
         graph = self.captured.graph
         layers = sum(len(piece.segments) for piece in self.program.pieces)
@@ -92,10 +95,10 @@ class _Trial:
             found.shared, None if errors.equal else self._first(errors), tuple(wanted.losses),
         )  # fmt: skip
 
-    def _prepared(self, program: Program, drop: bool = True) -> Callable[[int, Mapping[int, StageModule]], None] | None:
+    def _prepared(self, lowered: Lowered, drop: bool = True) -> Callable[[int, Mapping[int, StageModule]], None] | None:
         if not self.drops:
             return None
-        return lambda device, stages: share_draws(program, self.captured.graph, stages, drop)
+        return lambda device, stages: share_draws(lowered.program, lowered.graphs, stages, drop)
 
     def _one_device(self) -> Training:
         if not self.drops:
@@ -104,17 +107,16 @@ class _Trial:
         self._require_graph(alone)
         return _training(self._alone(alone, self._prepared(alone)))
 
-    def _alone(self, program: Program, prepare: Any, steps: Sequence[Mapping[str, Any]] | None = None) -> Rehearsal:
+    def _alone(self, alone: Lowered, prepare: Any, steps: Sequence[Mapping[str, Any]] | None = None) -> Rehearsal:
         return rehearse(
-            Lowered(self.captured, program), self.weights, self.batches, self.steps if steps is None else steps,
-            self.seed, prepare,
-        )  # fmt: skip
+            alone, self.weights, self.batches, self.steps if steps is None else steps, self.seed, prepare
+        )
 
-    def _require_graph(self, alone: Program) -> None:
+    def _require_graph(self, alone: Lowered) -> None:
         """ModelError unless the graph on one device computes what the module computes, with nothing dropped."""
         with Undropped():
             wanted = train(build(self.factory, self.seed), self.captured, self.steps[:1])
-        errors = compare(alone, self._alone(alone, self._prepared(alone, drop=False), self.steps[:1]), wanted)
+        errors = compare(alone.program, self._alone(alone, self._prepared(alone, drop=False), self.steps[:1]), wanted)
         if not errors.equal:
             raise ModelError(
                 f'the captured graph of "{self.captured.graph.name}" is not the model: on one device, with nothing '
@@ -124,17 +126,19 @@ class _Trial:
     def _first(self, errors: Errors) -> Difference | None:
         """What differs first: an op in the forward pass of the first step, else a gradient or a parameter."""
         graph, first = self.captured.graph, self.steps[:1]
-        alone = one_device(self.captured, self.samples)
         if not self.drops:
-            self._require_graph(alone)
-        wanted = Watch(alone, self._prepared(alone))
-        self._alone(alone, wanted, first)
-        found = Watch(self.program, self._prepared(self.program))
-        self._alone(self.program, found, first)
-        return first_op(graph, self.program, found, wanted) or first_part(self.program, errors, last_readers(graph))
+            self._require_graph(one_device(self.captured, self.samples))
+        wanted = {}
+        for captured in (self.captured, *self.lowered.others):
+            alone = one_device(captured, self.samples)
+            watch = wanted[captured.graph.samples] = Watch(alone.program, self._prepared(alone))
+            self._alone(alone, watch, first)
+        found = Watch(self.program, self._prepared(self.lowered))
+        self._alone(self.lowered, found, first)
+        return first_op(self.lowered.graphs, self.program, found, wanted) or first_part(self.program, errors, last_readers(graph))
 
 
-def one_device(captured: Captured, samples: int) -> Program:
+def one_device(captured: Captured, samples: int) -> Lowered:
     """The model as a program for one device, at the captured micro-batch."""
     graph = captured.graph
     count = samples // graph.samples
@@ -148,7 +152,7 @@ def one_device(captured: Captured, samples: int) -> Program:
         shared_parameters=(), predicted=UNPREDICTED, reasons=(),
         search=Search("by hand", False, 0, 0),
     )  # fmt: skip
-    return lower(graph, plan)
+    return Lowered(captured, lower(graph, plan))
 
 
 def _training(alone: Rehearsal) -> Training:

@@ -67,8 +67,8 @@ def rehearse(
             optimizer.register_step_pre_hook(_look(seen[stage], stages[stage]))
         engine, losses = TorchEngine(stages, groups, made), []
         for batch in steps:
-            copy = program.places[number][0].data
-            losses.append(runtime.step(batches.micro_batches(batch, copy, program.micro_batches), engine))
+            mine = batches.micro_batches(batch, program.share(number), program.places[number][0].data)
+            losses.append(runtime.step(mine, engine))
             cast.now.pop(number)
         after = {stage: _values(module, module.trained) for stage, module in stages.items()}
         return Held(losses, seen, after, {s: _values(m, m.piece.copies) for s, m in stages.items()})

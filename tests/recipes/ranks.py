@@ -26,6 +26,5 @@ def losses_by_plan(
     work = workload()
     lowered = lower_model(plan, work.model, work.example)
     trained = trainer(plan, lowered, Namespace(learning_rate=rate, seed=seed), torch.device("cpu"))
-    place, stage = lowered.program.places[dist.get_rank()][0], plan.stages[0]
-    share = {"copy": place.data, "samples": stage.samples // stage.dp, "count": stage.micro_batches}
-    return [trained.step(micro_batches(work.batch(step, batch), **share)) for step in range(steps)]
+    place, share = lowered.program.places[dist.get_rank()][0], lowered.program.share(dist.get_rank())
+    return [trained.step(micro_batches(work.batch(step, batch), share, place.data)) for step in range(steps)]

@@ -8,6 +8,7 @@ from sklearn.datasets import load_digits
 
 from partita.recipes.swin.digits import Digits
 from partita.recipes.train import micro_batches
+from partita.spacetime.program import Share
 
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
@@ -47,7 +48,8 @@ def test_shapes_and_dtypes(side: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize(("copies", "samples", "count"), [(1, 12, 1), (1, 3, 4), (4, 3, 1), (2, 2, 3), (3, 1, 4)])
 def test_copies_share_a_batch(copies: int, samples: int, count: int) -> None:
     whole = Digits(8, torch.float32, 0).batch(0, 12)
-    parts = [part for copy in range(copies) for part in micro_batches(whole, copy=copy, samples=samples, count=count)]
+    of_copies = [micro_batches(whole, Share(copies, count, samples), copy) for copy in range(copies)]
+    parts = [part for turn in zip(*of_copies, strict=True) for part in turn]
     assert len(parts) == copies * count
     assert all(len(part["labels"]) == samples for part in parts)
     assert same(whole, {name: torch.cat([part[name] for part in parts]) for name in whole})

@@ -125,7 +125,7 @@ def train(row: Row) -> Outcome:
     prepared = prepare(Lowered(captured, program), weights=weights)
     runtime, stages = prepared.runtime, prepared.stages
     engine = TorchEngine(stages, prepared.groups, optimizers(stages, lambda p: torch.optim.Adam(p.values(), lr=1e-2)))
-    copy = program.places[prepared.groups.rank][0].data
+    copy, share = program.places[prepared.groups.rank][0].data, program.share(prepared.groups.rank)
     outcome = Outcome(
         stages=tuple(stages), queue=runtime.queue, trained=list(dense),
         turns=sum(len(segment.regions) for piece in program.pieces for segment in piece.segments),
@@ -141,8 +141,8 @@ def train(row: Row) -> Outcome:
         loss = loss if isinstance(loss, Tensor) else loss.loss
         loss.backward()
         mine = [
-            {name: value.narrow(0, index * program.samples, program.samples) for name, value in batch.items()}
-            for index in range(copy * row.micro_batches, (copy + 1) * row.micro_batches)
+            {name: value.narrow(0, share.interval(copy, turn)[0], share.samples) for name, value in batch.items()}
+            for turn in range(share.turns)
         ]
         outcome.losses.append(runtime.step(iter(mine), engine))
         outcome.dense_losses.append(loss.item())

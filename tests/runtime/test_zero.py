@@ -148,7 +148,8 @@ def states(found: Model, divided: Program) -> dict[int, State]:
 
         runtime = Runtime(divided, stages, groups, device=device, observe=look)
         engine = TorchEngine(stages, groups, optimizers(stages, adam))
-        micro = [found.example(divided.samples)] * divided.micro_batches
+        share = divided.shares[0]
+        micro = [found.example(share.samples)] * share.turns
         kept = _kept_bytes(stage, groups, micro[0])
         runtime.step(iter(micro), engine)
         (optimizer,) = engine.optimizers.values()
@@ -220,7 +221,8 @@ def test_weight_turns_are_left_their_gradients() -> None:
             there.append((task.kind, weight.grad is not None))
 
         runtime = Runtime(divided, stages, groups, device=device, observe=look)
-        micro = [found.example(divided.samples)] * divided.micro_batches
+        share = divided.shares[0]
+        micro = [found.example(share.samples)] * share.turns
         runtime.step(iter(micro), TorchEngine(stages, groups, optimizers(stages, adam)))
         return there
 

@@ -71,9 +71,10 @@ class Part:
         return self.train_batch(self.micro_batches(batch))
 
     def micro_batches(self, batch: Batch) -> Iterator[Batch]:
-        samples, count = self.program.samples, self.program.micro_batches
-        for index in range(self.place.data * count, (self.place.data + 1) * count):
-            yield {name: value[index * samples : (index + 1) * samples] for name, value in batch.items()}
+        share = self.program.share(self.groups.rank)
+        for turn in range(share.turns):
+            start, stop = share.interval(self.place.data, turn)
+            yield {name: value[start:stop] for name, value in batch.items()}
 
     def dense(self, parts: dict[str, Tensor]) -> dict[str, Tensor]:
         """The whole tensors of the stage's own parameters, from the parts of the ranks that share them."""

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from partita.adapters.verify.batch import Batches, Range, ranges, wide
+from partita.spacetime.program import Share
 from tests.runtime.models import SEQ, VOCABULARY
 from tests.verify.models import model
 
@@ -35,10 +36,11 @@ def test_micro_batches_count_unequal_tokens_and_are_parts_of_the_whole() -> None
     labels = batch["labels"]
     assert int(labels.max()) < VOCABULARY
     assert set(labels[labels < 0].tolist()) == {-100}
-    counts = [int((part["labels"] != -100).sum()) for copy in (0, 1) for part in batches.micro_batches(batch, copy, 3)]
-    assert len(set(counts)) > 1
-    joined = torch.cat([part["labels"] for copy in (0, 1) for part in batches.micro_batches(batch, copy, 3)])
-    assert torch.equal(joined, labels)
+    of_copies = [list(batches.micro_batches(batch, Share(2, 3, 2), copy)) for copy in (0, 1)]
+    # A turn's samples over the copies, then those of the next.
+    parts = [part["labels"] for turn in zip(*of_copies, strict=True) for part in turn]
+    assert len({int((part != -100).sum()) for part in parts}) > 1
+    assert torch.equal(torch.cat(parts), labels)
     assert not torch.equal(batches.batch(1)["input_ids"], batch["input_ids"])
     assert torch.equal(batches.batch(0)["input_ids"], batch["input_ids"])
 
