@@ -1,7 +1,8 @@
 """What of a plan goes beyond other frameworks' engines: it runs on Partita's own runtime alone, for target partita.
 
 Frameworks think of one mesh of pipeline × data × tensor in which a device has one stage. Plans may say more: a device
-that serves several stages, other axes, turns of weight gradients, data and tensor parallelism and micro-batches by stage.
+that serves several stages, other axes, turns of weight gradients; tensor and data parallelism and micro-batches that
+differ between stages.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 # Its assertions are those of many tests: they should say what they compared.
-pytest.register_assert_rewrite("tests.runtime.parity")
+pytest.register_assert_rewrite("tests.runtime.parity", "tests.runtime.library")
 
 from tests.ranks.pool import Pool  # noqa: E402
 

@@ -145,7 +145,7 @@ class Division:
         self.divided: dict[str, Divided] = {}
 
     def divide(self, stage: int, parameters: Mapping[str, nn.Parameter]) -> None:
-        """Divide the state of a block's parameters, whose values are in place. A stage of one copy has nothing to divide."""
+        """Divide the state of a block's parameters, whose values are in place. A stage of one copy divides nothing."""
         if stage not in self.groups.data:
             return
         zero, copies = self.program.zero, self.program.pieces[stage].copies

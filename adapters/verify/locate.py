@@ -81,9 +81,7 @@ class Watch:
         return watched
 
 
-def first_op(
-    graphs: Sequence[Graph], program: Program, found: Watch, wanted: Mapping[int, Watch]
-) -> Difference | None:
+def first_op(graphs: Sequence[Graph], program: Program, found: Watch, wanted: Mapping[int, Watch]) -> Difference | None:
     """The first op of the model whose values differ, of the first micro-batch in which that is so.
 
     ``graphs`` are by stage, ``wanted`` by the samples of a micro-batch.
@@ -96,7 +94,9 @@ def first_op(
     made = followed(graphs, program)
 
     def when(seen: Seen) -> tuple[Any, ...]:
-        return seen.micro * program.shares[seen.stage].samples, min(order.get(_plain(name), len(order)) for name in seen.local.op.outputs)
+        return seen.micro * program.shares[seen.stage].samples, min(
+            order.get(_plain(name), len(order)) for name in seen.local.op.outputs
+        )
 
     for seen in sorted(found.seen, key=when):
         axes, at = inner_axes(program, seen.stage), program.coordinates(seen.device, seen.stage)

@@ -62,7 +62,10 @@ def random_ops(program: Program) -> list[LocalOp]:
 
 
 def share_draws(program: Program, graphs: Sequence[Graph], stages: Mapping[int, StageModule], drop: bool) -> None:
-    """Let a device's random ops draw from here; without ``drop`` nothing is dropped, nor scaled. ``graphs`` are by stage."""
+    """Let a device's random ops draw from here; without ``drop`` nothing is dropped, nor scaled.
+
+    ``graphs`` are by stage.
+    """
     made = followed(graphs, program)
     for number, stage in stages.items():
         draws = Draws(graphs[number], inner_axes(program, number), made[number], drop)

@@ -55,10 +55,9 @@ def verify_program(
 ) -> Verdict:  # fmt: skip
     """Run a program beside one device.
 
-    ``captured`` is the model at the samples of one turn of one copy, captured in float64, and ``others`` are the model at
-    those of stages that take other numbers; ``factory`` builds it, whole,
-    and ``example(samples)`` gives its arguments. PlanError where the devices wait for each other for ever or a task
-    fails; ModelError for random ops that can't be compared.
+    ``captured`` is the model at the samples of one turn of one copy, captured in float64, ``others`` at those of stages
+    that take other numbers; ``factory`` builds it, whole, and ``example(samples)`` gives its arguments. PlanError where
+    the devices wait for each other for ever or a task fails; ModelError for random ops that can't be compared.
     """
     with float64_by_default():
         return _Trial(Lowered(captured, program, others), factory, example, steps, seed).verdict()
@@ -67,9 +66,7 @@ def verify_program(
 class _Trial:
     """One comparison, with all that both sides need."""
 
-    def __init__(
-        self, lowered: Lowered, factory: Callable[[], nn.Module], example: Example, steps: int, seed: int
-    ):
+    def __init__(self, lowered: Lowered, factory: Callable[[], nn.Module], example: Example, steps: int, seed: int):
         self.lowered, self.captured, self.program = lowered, lowered.captured, lowered.program
         self.factory, self.seed = factory, seed
         captured = self.captured
@@ -84,9 +81,7 @@ class _Trial:
 
     def verdict(self) -> Verdict:
         wanted = self._one_device()
-        found = rehearse(
-            self.lowered, self.weights, self.batches, self.steps, self.seed, self._prepared(self.lowered)
-        )
+        found = rehearse(self.lowered, self.weights, self.batches, self.steps, self.seed, self._prepared(self.lowered))
         errors = compare(self.program, found, wanted)
         graph = self.captured.graph
         layers = sum(len(piece.segments) for piece in self.program.pieces)
@@ -108,9 +103,7 @@ class _Trial:
         return _training(self._alone(alone, self._prepared(alone)))
 
     def _alone(self, alone: Lowered, prepare: Any, steps: Sequence[Mapping[str, Any]] | None = None) -> Rehearsal:
-        return rehearse(
-            alone, self.weights, self.batches, self.steps if steps is None else steps, self.seed, prepare
-        )
+        return rehearse(alone, self.weights, self.batches, self.steps if steps is None else steps, self.seed, prepare)
 
     def _require_graph(self, alone: Lowered) -> None:
         """ModelError unless the graph on one device computes what the module computes, with nothing dropped."""
@@ -135,7 +128,9 @@ class _Trial:
             self._alone(alone, watch, first)
         found = Watch(self.program, self._prepared(self.lowered))
         self._alone(self.lowered, found, first)
-        return first_op(self.lowered.graphs, self.program, found, wanted) or first_part(self.program, errors, last_readers(graph))
+        return first_op(self.lowered.graphs, self.program, found, wanted) or first_part(
+            self.program, errors, last_readers(graph)
+        )
 
 
 def one_device(captured: Captured, samples: int) -> Lowered:

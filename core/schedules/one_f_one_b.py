@@ -3,8 +3,8 @@
 Stage i of S warms up with S − i − 1 forwards, so that it never holds more than min(c, S − i) of the c micro-batches.
 
 Stages may have unlike numbers of micro-batches (kFkB: a stage of small ones runs several for one of the next). Then a
-stage's backward of turn t comes after as many forwards as the next stage needs for its backward of the same samples, and
-one more: of equal numbers that is t + S − i.
+stage's backward of turn t comes after as many forwards as the next stage needs for its backward of the same samples,
+and one more: of equal numbers that is t + S − i.
 """
 
 from __future__ import annotations

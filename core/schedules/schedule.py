@@ -27,8 +27,8 @@ class Schedule:
 
     ``generate(stages, micro_batches, **arguments)`` gives each lane's order of turns, ``serve(stages, **arguments)``
     the stages of each lane; both raise PlanError for counts that can't be. ``arguments`` has their default values,
-    None where one must be given. ``weight``: has turns of that phase. ``generate_of(counts)`` gives the order where stages
-    have unlike numbers of micro-batches; None where there is none.
+    None where one must be given. ``weight``: has turns of that phase. ``generate_of(counts)`` gives the order where
+    stages have unlike numbers of micro-batches; None where there is none.
     """
 
     name: str

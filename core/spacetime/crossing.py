@@ -1,8 +1,8 @@
 """Values between stages whose turns take unlike samples: which go where, in which turns, and which can.
 
-A turn of a stage overlaps with those turns of another that have some of its samples. What crosses is sent in parts, each
-the samples that two turns have in common, and joined where it is read; its gradient goes back by the converse: the rows
-that a turn reads to the turn that made them, each once. A turn waits for those that it overlaps with.
+A turn of a stage overlaps with those turns of another that have some of its samples. What crosses is sent in parts,
+each the samples that two turns have in common, and joined where it is read; its gradient goes back by the converse: the
+rows that a turn reads to the turn that made them, each once. A turn waits for those that it overlaps with.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ def require_divisible(edge: Transfer, graphs: Sequence[Graph], shares: Sequence[
         shapes = " and ".join(str(list(graphs[stage].tensor[edge.tensor].shape)) for stage in ends)
         counts = " and ".join(str(shares[stage].samples) for stage in ends)
         raise PlanError(
-            f'"{edge.tensor}" crosses from stage {edge.source} to stage {edge.target}, whose copies take {counts} samples '
-            f"a turn, but its first dim isn't known to be that of samples (it is {shapes}): it can't be divided. Stages "
-            "whose copies take equal numbers work, and so does another cut between them"
+            f'"{edge.tensor}" crosses from stage {edge.source} to stage {edge.target}, whose copies take {counts} '
+            f"samples a turn, but its first dim isn't known to be that of samples (it is {shapes}): it can't be "
+            "divided. Stages whose copies take equal numbers work, and so does another cut between them"
         )
 
 

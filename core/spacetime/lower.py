@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from partita.errors import PlanError
 from partita.graph import Graph
 from partita.plan import Plan, Stage
-from partita.spacetime.preserve import Version, preserve, shared_parameters
 from partita.spacetime.alike import of_stages, require_alike
+from partita.spacetime.preserve import Version, preserve, shared_parameters
 from partita.spacetime.program import Program, Share
 from partita.spacetime.prove import prove
 from partita.spacetime.schedule import assign, order

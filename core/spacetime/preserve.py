@@ -25,8 +25,10 @@ from partita.spacetime.program import Piece, Place, Share, Task, Transfer, made,
 
 @dataclass(frozen=True)
 class Version:
-    """The model's code at one shape of micro-batch, a piece for each stage. ``graphs``: where stages take unlike samples
-    a turn, each one's own."""
+    """The model's code at one shape of micro-batch, a piece for each stage.
+
+    ``graphs``: where stages take unlike samples a turn, each one's own.
+    """
 
     graph: Graph
     pieces: tuple[Piece, ...]
@@ -91,9 +93,7 @@ def step_tasks(
     return _step(version, device, Meshes(places, devices_of))
 
 
-def _all_turns(
-    versions: Sequence[Version], device: int, crossing: Crossing, turns: Sequence[Turn]
-) -> tuple[Task, ...]:
+def _all_turns(versions: Sequence[Version], device: int, crossing: Crossing, turns: Sequence[Turn]) -> tuple[Task, ...]:
     trains = {turn.stage for turn in turns if turn.phase == "backward"}
     puts_off = {turn.stage for turn in turns if turn.phase == "weight"}
     tasks: list[Task] = []

@@ -26,8 +26,9 @@ from partita.spacetime.prove_queues import prove_queues
 def prove(graph: Graph | Sequence[Graph], program: Program) -> Program:
     """The program itself if it is valid; else a PlanError that names ops, tensors, devices and intervals.
 
-    ``graph`` is the model with the samples of one turn of one data-parallel copy, or of each stage its own. Follows SuperScaler (sections 3.2 to
-    3.4): every element that is read is made once or summed over all its parts, and data and order have no cycle.
+    ``graph`` is the model with the samples of one turn of one data-parallel copy, or of each stage its own. Follows
+    SuperScaler (sections 3.2 to 3.4): every element that is read is made once or summed over all its parts, and data
+    and order have no cycle.
     """
     graphs = of_stages(graph, len(program.pieces))
     require_alike(graphs)

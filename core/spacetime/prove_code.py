@@ -25,9 +25,7 @@ ADDED = COLLECTIVES | {"bias"}
 Made = dict[str, tuple[Value, ...]]
 
 
-def prove_code(
-    graphs: Graph | Sequence[Graph], pieces: Sequence[Piece], axes: Sequence[Sequence[Axis]]
-) -> list[Made]:
+def prove_code(graphs: Graph | Sequence[Graph], pieces: Sequence[Piece], axes: Sequence[Sequence[Axis]]) -> list[Made]:
     """What the ops of each piece make. PlanError that names the op, block or tensor where the pieces aren't the model.
 
     ``graphs`` is the model, or of each stage the model at its samples; ``axes[stage]`` are those of the devices of one

@@ -18,8 +18,8 @@ def prove_places(program: Program) -> None:
     if len({share.global_batch for share in program.shares}) > 1:
         takes = [f"{s.dp} × {s.turns} × {s.samples}" for s in program.shares]
         raise PlanError(
-            f"the stages have {list(program.dp)} data-parallel copies and take {listed(takes)} samples a step (copies × "
-            "turns × samples): their gradients would count unequally"
+            f"the stages have {list(program.dp)} data-parallel copies and take {listed(takes)} samples a step (copies "
+            "× turns × samples): their gradients would count unequally"
         )
     for stage, devices in enumerate(program.devices_of):
         dp, tp, axes = program.dp[stage], program.widths[stage], program.inner[stage]

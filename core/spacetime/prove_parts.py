@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from partita.errors import PlanError
 from partita.spacetime.communication import Meshes
 from partita.spacetime.program import Program, Task, Transfer
 from partita.spacetime.prove_traffic import odd_transfer, said

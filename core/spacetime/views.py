@@ -70,7 +70,9 @@ def run_arriving(
 def overlaps(run: int, samples: int, others: int) -> list[tuple[int, Interval]]:
     """Of the runs of ``others`` samples those that have some of a run of ``samples``, each with what both have."""
     start, stop = run * samples, (run + 1) * samples
-    return [(i, (max(start, i * others), min(stop, (i + 1) * others))) for i in range(start // others, -(-stop // others))]
+    return [
+        (i, (max(start, i * others), min(stop, (i + 1) * others))) for i in range(start // others, -(-stop // others))
+    ]
 
 
 @cache

@@ -5,10 +5,11 @@ Unlike ``training``, a rank may serve several stages here, and axes other than d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -115,14 +116,19 @@ def plan_of(row: Row) -> Plan:
 
 def train(row: Row) -> Outcome:
     """Three steps of Adam of both, on the same batches and from the same weights."""
-    captured, kind = capture(row.model), KINDS[row.model]
+    captured = capture(row.model)
+    return train_both(KINDS[row.model], Lowered(captured, lower(captured.graph, plan_of(row))))
+
+
+def train_both(kind: Model, lowered: Lowered, padded: bool = False) -> Outcome:
+    """The same for any program of a model."""
+    program = lowered.program
     torch.manual_seed(0)
     model = kind.build().double()
     dense = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     adam = torch.optim.Adam(dense.values(), lr=1e-2)
-    program = lower(captured.graph, plan_of(row))
-    weights = StateDict(model.state_dict(), captured.graph.aliases)
-    prepared = prepare(Lowered(captured, program), weights=weights)
+    weights = StateDict(model.state_dict(), lowered.captured.graph.aliases)
+    prepared = prepare(lowered, weights=weights)
     runtime, stages = prepared.runtime, prepared.stages
     engine = TorchEngine(stages, prepared.groups, optimizers(stages, lambda p: torch.optim.Adam(p.values(), lr=1e-2)))
     copy, share = program.places[prepared.groups.rank][0].data, program.share(prepared.groups.rank)
@@ -136,7 +142,7 @@ def train(row: Row) -> Outcome:
         optimizer.register_step_pre_hook(partial(_look, prepared, number, dense, outcome))
     for step in range(STEPS):
         runtime.observe = outcome.tasks.append if step == 0 else None
-        batch = kind.batch(row.copies * row.micro_batches * kind.samples, torch.Generator().manual_seed(step), False)
+        batch = kind.batch(program.global_batch, torch.Generator().manual_seed(step), padded)
         loss = model(**batch)
         loss = loss if isinstance(loss, Tensor) else loss.loss
         loss.backward()
@@ -149,20 +155,47 @@ def train(row: Row) -> Outcome:
         adam.step()
         adam.zero_grad()
     for number, stage in stages.items():
-        for name in dense.keys() & stage.parameters_by_name.keys():
-            parameter = stage.parameters_by_name[name]
+        # In one order on all ranks: chunks are put together.
+        for name in [name for name in dense if name in stage.parameters_by_name]:
+            found, divided = stage.parameters_by_name[name].detach(), stage.divided(name)
+            if divided is not None and divided.zero == 3:
+                found = divided.together(found)
             wanted = _part(prepared, number, name, dense[name].detach())
-            outcome.weights[number, name] = _distance(parameter.detach(), wanted)
+            outcome.weights[number, name] = _distance(found, wanted)
     return outcome
+
+
+def assert_one_device(outcomes: Sequence[Outcome]) -> None:
+    """Losses, every gradient and the weights of all ranks are one device's, and nothing is missing."""
+    for outcome in outcomes:
+        assert len(outcome.losses) == STEPS
+        assert outcome.losses == outcomes[0].losses
+        assert outcome.losses == pytest.approx(outcome.dense_losses, rel=1e-13)
+        # It learns, and from other batches: no two losses are the same.
+        assert len(set(outcome.dense_losses)) == STEPS
+        assert tuple(outcome.tasks) == outcome.queue
+        for found in (outcome.gradients, outcome.weights):
+            assert {key: error for key, error in found.items() if not error <= 1e-10} == {}
+    # All pieces of every trained parameter were compared.
+    pieces: dict[str, set[tuple[int, int]]] = {}
+    for outcome in outcomes:
+        for name, piece in outcome.pieces.items():
+            pieces.setdefault(name, set()).add(piece)
+    assert sorted(pieces) == sorted(outcomes[0].trained)
+    assert all({own for own, _ in held} == set(range(count)) for held in pieces.values() for _, count in held)
+    assert {name for outcome in outcomes for _, name in outcome.weights} == {*outcomes[0].trained}
 
 
 def _look(prepared: Prepared, number: int, dense: Mapping[str, nn.Parameter], outcome: Outcome, *_: object) -> None:
     """Before a stage's optimizer steps: how far are its gradients from this rank's part of the whole model's?"""
     program, rank = prepared.lowered.program, prepared.groups.rank
-    for name, parameter in prepared.stages[number].trained.items():
-        whole, mine = dense[name].grad, parameter.grad
+    stage = prepared.stages[number]
+    for name, leaf in stage.updated.items():
+        whole, mine = dense[name].grad, leaf.grad
         assert whole is not None
         assert mine is not None
+        if (divided := stage.divided(name)) is not None:
+            mine = divided.together(mine)
         error = _distance(mine, _part(prepared, number, name, whole))
         outcome.gradients[number, name] = max(error, outcome.gradients.get((number, name), 0.0))
         shard = program.pieces[number].parameters[name]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.ranks.pool import Pool
-from tests.runtime.library import STEPS, Outcome, Row, train
+from tests.runtime.library import Outcome, Row, assert_one_device, train
 
 ROWS = {
     "interleaved": Row("interleaved", 2, numbers={"chunks": 2}),
@@ -51,28 +51,8 @@ def test_a_plan_of_ones_own(pool: Pool) -> None:
 
 def _equal_to_one_device(pool: Pool, row: Row) -> list[Outcome]:
     outcomes: list[Outcome] = pool.run(train, row.devices, row)
-    for outcome in outcomes:
-        assert len(outcome.losses) == STEPS
-        assert outcome.losses == outcomes[0].losses
-        assert outcome.losses == pytest.approx(outcome.dense_losses, rel=1e-13)
-        # It learns, and from other batches: no two losses are the same.
-        assert len(set(outcome.dense_losses)) == STEPS
-        assert tuple(outcome.tasks) == outcome.queue
-        for found in (outcome.gradients, outcome.weights):
-            assert {key: error for key, error in found.items() if not error <= 1e-10} == {}
-    _nothing_is_missing(outcomes)
+    assert_one_device(outcomes)
     return outcomes
-
-
-def _nothing_is_missing(outcomes: list[Outcome]) -> None:
-    """All pieces of every trained parameter were compared."""
-    pieces: dict[str, set[tuple[int, int]]] = {}
-    for outcome in outcomes:
-        for name, piece in outcome.pieces.items():
-            pieces.setdefault(name, set()).add(piece)
-    assert sorted(pieces) == sorted(outcomes[0].trained)
-    assert all({own for own, _ in held} == set(range(count)) for held in pieces.values() for _, count in held)
-    assert {name for outcome in outcomes for _, name in outcome.weights} == {*outcomes[0].trained}
 
 
 def _is_the_plan_it_says(row: Row, outcomes: list[Outcome]) -> None:

@@ -11,7 +11,7 @@ from partita.schedules import find
 from partita.simulate.engine import execute
 from partita.simulate.fabric import Fabric
 from partita.spacetime.preserve import Version, preserve
-from partita.spacetime.program import Program, Share, TURNS
+from partita.spacetime.program import TURNS, Program, Share
 from partita.spacetime.schedule import assign, order
 from partita.spacetime.transform import BlockCode, StageCode, transform
 from tests.simulate.pipelines import chain, machine, tensor
@@ -28,7 +28,14 @@ def program(schedule: str, stages: int, micro_batches: int, arguments: Mapping[s
     turns = order(Order(schedule, stages, micro_batches, dict(arguments)), places, [micro_batches] * stages)
     queues = preserve(Version(graph, pieces), places, devices_of, turns)
     return Program(
-        pieces, queues, places, devices_of, (Share(1, micro_batches, 1),) * stages, tuple(map(tensor, widths)), 0, graph.loss
+        pieces,
+        queues,
+        places,
+        devices_of,
+        (Share(1, micro_batches, 1),) * stages,
+        tuple(map(tensor, widths)),
+        0,
+        graph.loss,
     )
 
 

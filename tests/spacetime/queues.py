@@ -101,8 +101,8 @@ def any_program(random: Random) -> tuple[Graph, Program]:
     of_device = {device: of_stage[place.stage] for device, (place,) in places.items()}
     queues = preserve(Version(graph, pieces), places, devices_of, of_device)
     return graph, Program(
-        pieces, queues, places, devices_of, (Share(dp, micro_batches, 1),) * stages, (tensor(tp),) * stages, zero, graph.loss,
-        {"w0": (0, stages - 1)} if tied else {},
+        pieces, queues, places, devices_of, (Share(dp, micro_batches, 1),) * stages, (tensor(tp),) * stages, zero,
+        graph.loss, {"w0": (0, stages - 1)} if tied else {},
     )  # fmt: skip
 
 

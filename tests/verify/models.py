@@ -56,6 +56,15 @@ def model(name: str) -> Model:
     return Model(build, example, captured)
 
 
+@cache
+def captured_at(name: str, samples: int) -> Captured:
+    """One of the runtime's models, in float64, at any number of samples."""
+    kind = MODELS[name]
+    with Exact():
+        batch = wide(lambda count: kind.batch(count, torch.Generator().manual_seed(0), False))(samples)
+        return capture_module(kind.build, batch, name=name, dtype=torch.float64)
+
+
 def verified(name: str, layout: Layout, **options: Any) -> Verdict:
     """The verdict on a model's program by hand."""
     found = model(name)

@@ -1,0 +1,76 @@
+"""Stages of unlike data and tensor parallelism and micro-batches on real ranks: training is that of one device."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from partita.adapters.torch.engine import TorchEngine, clip_gradients, global_norm
+from partita.adapters.torch.prepare import Lowered, prepare
+from partita.adapters.torch.weights import StateDict
+from tests.ranks.pool import Pool
+from tests.runtime.library import Outcome, assert_one_device, train_both
+from tests.runtime.models import MODELS
+from tests.spacetime.unlike import CASES, Case, lowered
+from tests.verify.models import captured_at
+
+# Those that fit on the pool's four ranks, and that train with the draws of one device: without dropout.
+NAMES = [name for name, case in CASES.items() if case.devices <= 4 and "dropout" not in case.model]
+FAST = {"dp2 to tp2", "half the micro-batches"}
+
+
+def _lowered(case: Case) -> Lowered:
+    program = lowered(lambda samples: captured_at(case.model, samples).graph, case)
+    first, *others = (captured_at(case.model, n) for n in dict.fromkeys(share.samples for share in program.shares))
+    return Lowered(first, program, tuple(others))
+
+
+def train(name: str) -> Outcome:
+    """What a rank does. Texts are padded, so that micro-batches count unequal tokens."""
+    case = CASES[name]
+    return train_both(MODELS[case.model], _lowered(case), padded="gpt2" in case.model)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in NAMES])
+def test_training_is_that_of_one_device(pool: Pool, name: str) -> None:
+    outcomes = pool.run(train, CASES[name].devices, name)
+    assert_one_device(outcomes)
+    kinds = {task.kind for outcome in outcomes for task in outcome.queue}
+    assert "join" in kinds
+
+
+def clipped(name: str) -> tuple[float, float, float]:
+    """Of one step: the norm of all gradients that a rank finds, the same after clipping to half, and one device's."""
+    case = CASES[name]
+    lowered, kind = _lowered(case), MODELS[case.model]
+    torch.manual_seed(0)
+    model = kind.build().double()
+    prepared = prepare(lowered, weights=StateDict(model.state_dict(), lowered.captured.graph.aliases))
+    rank, program = prepared.groups.rank, lowered.program
+    found = []
+
+    class Look(TorchEngine):
+        def update(self, stage: int) -> None:
+            found.append(global_norm(self.stages, self.groups))
+            clip_gradients(self.stages, self.groups, found[0] / 2)
+            found.append(global_norm(self.stages, self.groups))
+
+    batch = kind.batch(program.global_batch, torch.Generator().manual_seed(0), True)
+    share, copy = program.share(rank), program.places[rank][0].data
+    mine = [
+        {name: value[slice(*share.interval(copy, turn))] for name, value in batch.items()}
+        for turn in range(share.turns)
+    ]
+    prepared.runtime.step(iter(mine), Look(prepared.stages, prepared.groups, {}))
+    loss = model(**batch)
+    loss.backward()
+    return (*found, float(nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["dp2 to tp2", "dp2 to one device", "half the micro-batches", "zero 1"])
+def test_the_norm_of_all_gradients_counts_each_once(pool: Pool, name: str) -> None:
+    for norm, after, dense in pool.run(clipped, CASES[name].devices, name):
+        assert norm == pytest.approx(dense, rel=1e-12)
+        assert after == pytest.approx(dense / 2, rel=1e-5)
