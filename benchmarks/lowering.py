@@ -20,7 +20,7 @@ from partita.plan import Plan
 from partita.plugins.capture_huggingface import capture_config
 from partita.problem import Problem
 from partita.recipes.gpt3.sizes import config
-from partita.simulate.run import queues
+from partita.spacetime.lower import lower_to_time
 from partita.spacetime.prove import prove
 
 MODEL, CLUSTER, DP = "gpt3-6.7b", "4x8xa100-80gb", 2
@@ -47,7 +47,7 @@ def row(graph: Graph, name: str, numbers: Mapping[str, int], micro_batches: int)
     took, proving = [], []
     for _ in range(3):
         start = time.process_time()
-        program = queues(graph, plan)
+        program = lower_to_time(graph, plan)
         took.append(time.process_time() - start)
         start = time.process_time()
         prove(graph, program)

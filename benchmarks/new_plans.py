@@ -43,8 +43,8 @@ from partita.simulate.costs import costs
 from partita.simulate.engine import execute
 from partita.simulate.fabric import Fabric
 from partita.simulate.result import Simulation
-from partita.simulate.run import queues
 from partita.simulate.stages import Stages
+from partita.spacetime.lower import lower_to_time
 
 RESERVE = 2 * 10**9
 REACHED = 69 / 125
@@ -168,7 +168,7 @@ def simulated(
 ) -> tuple[float, float, str]:
     """Seconds of a step, bytes of the fullest device, and what the mean device does."""
     priced = costs(graph, plan, cluster, groups, workload.attention)
-    program = queues(graph, plan)
+    program = lower_to_time(graph, plan)
     step = Simulation(program, priced, execute(program, priced.seconds, priced.size_bytes, Fabric(cluster)))
     uses = list(step.use.values())
     parts = (

@@ -25,7 +25,7 @@ from partita.simulate.costs import costs
 from partita.simulate.engine import execute
 from partita.simulate.fabric import Fabric
 from partita.simulate.result import Simulation
-from partita.simulate.run import queues
+from partita.spacetime.lower import lower_to_time
 
 SMALL, SMALL_CLUSTER, SMALL_COPIES = "gpt3-6.7b", "4x8xa100-80gb", 2
 LARGE, LARGE_MESH, LARGE_NODES = "gpt3-175b", {"pp": 16, "tp": 8}, 16
@@ -39,7 +39,7 @@ def row(model: str, cluster: str, copies: int, name: str, numbers: Mapping[str, 
     stated = Problem(graph, parse_cluster(cluster), copies * micro_batches, target="partita")
     plan = drafted(library()[name], name, stated, {**numbers, "micro_batches": micro_batches})
     times = [time.process_time()]
-    program = queues(stated.graph, plan)
+    program = lower_to_time(stated.graph, plan)
     times.append(time.process_time())
     priced = costs(stated.graph, plan, stated.cluster)
     times.append(time.process_time())

@@ -127,6 +127,7 @@ def document(simulation: Simulation, plan: Plan, cluster: Cluster, differs: Diff
 def text(simulation: Simulation, plan: Plan, cluster: Cluster, differs: Difference) -> str:
     """What is printed for people."""
     from partita.cli import show
+    from partita.errors import listed
     from partita.simulate.differ import sentences
 
     predicted = plan.predicted
@@ -134,7 +135,7 @@ def text(simulation: Simulation, plan: Plan, cluster: Cluster, differs: Differen
     off = f" ({100 * differs.seconds / predicted.step_seconds:+.3g}%)" if predicted.step_seconds else ""
     return show.render([
         f"{plan.model} on {cluster.name}: {plan.global_batch} samples a step, schedule {plan.order.generator}, "
-        f"{plan.stages[0].micro_batches} micro-batches",
+        f"{listed(dict.fromkeys(stage.micro_batches for stage in plan.stages))} micro-batches",
         f"simulated step {show.duration(step)}, predicted {show.duration(predicted.step_seconds)}{off}; "
         f"bubble {simulation.bubble_fraction:.1%}, predicted {predicted.bubble_fraction:.1%}",
         "", _times(simulation, plan), "", _memory(simulation, plan, cluster), "",

@@ -7,7 +7,7 @@ other plan is priced stage by stage (``simulate.stages``), from the same costs o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import ceil, prod
 
@@ -96,7 +96,7 @@ def _planned(graph: Graph, plan: Plan, cluster: Cluster, groups: Alike, bounds: 
     table = numbers.table(candidate, float(problem.memory_limit))
     table = replace(table, forward=seconds.forward, backward=seconds.backward)
     return Costs(
-        tasks, collective, counted, _sizes(numbers.item, numbers.ratio(candidate)),
+        tasks, collective, counted, _sizes(numbers.item, [numbers.ratio(candidate)] * len(plan.stages)),
         tuple(_memory(numbers, candidate, again, stage, i, j) for stage, (i, j) in enumerate(_spans(bounds))),
         table, bounds,
     )  # fmt: skip
@@ -109,7 +109,7 @@ def _by_stage(stages: Stages, bounds: tuple[int, ...]) -> Costs:
     tasks, collective = _stage_tasks(stages, put_off)
     _, counted = _stage_tasks(stages.on(whole_links(stages.cluster)), put_off)
     return Costs(
-        tasks, collective, counted, _sizes(stages.item, stages.ratio(plan.stages[0])),
+        tasks, collective, counted, _sizes(stages.item, [stages.ratio(stage) for stage in plan.stages]),
         tuple(stages.memory(index) for index in range(len(plan.stages))), None, bounds,
     )  # fmt: skip
 
@@ -216,12 +216,16 @@ def _tasks(
     return tasks, collective
 
 
-def _sizes(item: Callable[[str], int], ratio: float) -> Callable[[Transfer], float]:
-    """Bytes of a message: a micro-batch's values grow with its samples, and have the precision's dtype."""
+def _sizes(item: Callable[[str], int], ratios: Sequence[float]) -> Callable[[Transfer], float]:
+    """Bytes of a message: a micro-batch's values grow with its samples, and have the precision's dtype.
+
+    ``ratios``: the samples of a stage's turn in units of the graph's. What goes in parts has its samples in its shape.
+    """
 
     def size_bytes(transfer: Transfer) -> float:
         size = prod(transfer.shape) * item(transfer.dtype)
-        return size if transfer.what.startswith("parameter") else size * ratio
+        whole = transfer.samples is None and not transfer.what.startswith("parameter")
+        return size * ratios[transfer.source] if whole else size
 
     return size_bytes
 

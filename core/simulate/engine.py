@@ -4,7 +4,8 @@ A device takes the tasks of its queue one after another. A turn or an update occ
 group whose turns hold collectives begin together. A send doesn't wait; a receive waits until the message is there. A
 message starts when it is sent, its receive is posted (the runtime posts those up to the second turn from where it
 stands) and the one before it has arrived: between two devices the values are one stream and the gradients another,
-each in order. Every event costs the same however long the queues are.
+each in order. What arrives in parts is joined in no time: a copy in the device's memory is nothing beside a turn. Every
+event costs the same however long the queues are.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class _Clock:
         fabric: Fabric,
     ):
         self.seconds, self.size_bytes, self.fabric = seconds, size_bytes, fabric
-        self.sizes: dict[tuple[str, str], float] = {}
+        self.sizes: dict[tuple[object, ...], float] = {}
         self.sharing = Sharing(fabric.bytes_per_second)
         self.streams: dict[tuple[int, int, bool], _Stream] = {}
         # (seconds, number of the event, its version, what ends): the number keeps the order among equal times.
@@ -155,6 +156,8 @@ class _Clock:
                 if position not in device.arrivals:
                     return
                 device.arrivals.remove(position)
+            elif task.kind == "join":
+                device.issued[position] = device.starts[position] = device.ends[position] = now
             else:
                 device.issued[position] = now
                 self._begin(device, task, now)
@@ -215,7 +218,7 @@ class _Clock:
                 "between two devices both sides must keep one order"
             )
         transfer = send.transfer
-        key = (transfer.tensor, transfer.what)
+        key = (transfer.tensor, transfer.what, transfer.shape)
         size = self.sizes.get(key)
         if size is None:
             size = self.sizes[key] = self.size_bytes(transfer)

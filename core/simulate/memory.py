@@ -83,22 +83,24 @@ def _changes(
     queue: Sequence[Task], timing: Timing, memory: Sequence[MemoryBytes], size_bytes: Callable[[Transfer], float]
 ) -> Iterator[tuple[float, int, int, int]]:
     """(seconds, activations, temporary, buffers) of every change, task after task."""
-    sizes: dict[tuple[str, str], int] = {}
+    sizes: dict[tuple[object, ...], int] = {}
     # Names that are in a buffer where the walk stands. A value that a forward turn took in is an activation.
     buffered: dict[str, int] = {}
-    sent = {task.reads[0]: task.transfer for task in queue if task.kind == "send"}
+    # By name and stage that reads it: what goes in parts is as large as all of them.
+    sent: dict[str, dict[int, set[Transfer]]] = {}
+    for task in queue:
+        if task.kind == "send" and task.transfer is not None:
+            sent.setdefault(task.reads[0], {}).setdefault(task.transfer.target, set()).add(task.transfer)
     phases = {(task.kind, task.stage) for task in queue}
 
-    def size(transfer: Transfer | None) -> int:
-        if transfer is None:
-            return 0
-        key = (transfer.tensor, transfer.what)
+    def size(transfer: Transfer) -> int:
+        key = (transfer.tensor, transfer.what, transfer.shape)
         if key not in sizes:
             sizes[key] = ceil(size_bytes(transfer))
         return sizes[key]
 
     def put(names: Iterable[str]) -> int:
-        added = {name: size(sent.get(name)) for name in names}
+        added = {name: max((sum(map(size, of)) for of in sent.get(name, {}).values()), default=0) for name in names}
         buffered.update(added)
         return sum(added.values())
 
@@ -125,5 +127,10 @@ def _changes(
             yield timing.issued[position], 0, 0, buffered[task.writes[0]]
             if task.transfer.what.startswith("parameter"):
                 yield end, 0, 0, -drop(task.writes)
+        elif task.kind == "join":
+            joined = sum(buffered.get(name, 0) for name in task.reads)
+            buffered[task.writes[0]] = joined
+            yield start, 0, 0, joined
+            yield end, 0, 0, -drop(task.frees)
         elif task.frees:
             yield end, 0, 0, -drop(task.frees)

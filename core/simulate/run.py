@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from partita.cluster import Cluster
 from partita.cost.alike import Alike
 from partita.graph import Graph
@@ -12,8 +10,7 @@ from partita.simulate.costs import costs
 from partita.simulate.engine import execute
 from partita.simulate.fabric import Fabric
 from partita.simulate.result import Simulation
-from partita.spacetime.lower import lower
-from partita.spacetime.program import Program
+from partita.spacetime.lower import lower_to_time
 
 
 def simulate(graph: Graph, plan: Plan, cluster: Cluster, groups: Alike | None = None) -> Simulation:
@@ -23,11 +20,5 @@ def simulate(graph: Graph, plan: Plan, cluster: Cluster, groups: Alike | None = 
     isn't this graph's or this cluster's, or its queues come to a standstill.
     """
     priced = costs(graph, plan, cluster, groups)
-    program = queues(graph, plan)
+    program = lower_to_time(graph, plan)
     return Simulation(program, priced, execute(program, priced.seconds, priced.size_bytes, Fabric(cluster)))
-
-
-def queues(graph: Graph, plan: Plan) -> Program:
-    """The plan's program, of pieces with as many samples as the graph has: its queues don't depend on them."""
-    stages = tuple(replace(stage, samples=graph.samples * stage.dp) for stage in plan.stages)
-    return lower(graph, replace(plan, stages=stages))

@@ -7,7 +7,7 @@ rows that a turn reads to the turn that made them, each once. A turn waits for t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from partita.errors import PlanError
@@ -22,8 +22,8 @@ from partita.spacetime.views import Arrival, overlaps, run_arriving
 class Crossing:
     """Who has which samples of whom, from every stage's share of the global batch. Without shares all are alike."""
 
-    def __init__(self, meshes: Meshes, shares: Sequence[Share] = ()):
-        self.meshes, self.shares = meshes, shares
+    def __init__(self, meshes: Meshes, shares: Sequence[Share] = (), graphs: Sequence[Graph] = ()):
+        self.meshes, self.shares, self.rows = meshes, shares, Rows(graphs)
         # By stage, other stage and run: of the devices of the run's copy, where each gets what it reads.
         self._arriving: dict[tuple[int, int, int], list[tuple[Arrival, ...]]] = {}
 
@@ -49,13 +49,6 @@ class Crossing:
             if Arrival(device, interval) in arrivals
         ]
 
-    def part(self, edge: Transfer, samples: Interval) -> Transfer:
-        """The message that has these samples of what crosses."""
-        maker = edge.target if edge.backwards else edge.source
-        count, of = samples[1] - samples[0], self.shares[maker].samples
-        shape = edge.shape if count == of else (edge.shape[0] * count // of, *edge.shape[1:])
-        return replace(edge, shape=shape, bytes=edge.bytes * count // of, samples=samples)
-
     def _of_run(self, stage: int, other: int, run: int) -> list[tuple[Arrival, ...]]:
         key = (stage, other, run)
         if key not in self._arriving:
@@ -67,7 +60,34 @@ class Crossing:
         return self._arriving[key]
 
 
-def require_divisible(edge: Transfer, graphs: Sequence[Graph], shares: Sequence[Share]) -> None:
+class Rows:
+    """What one sample has of a tensor that crosses. ``graphs`` are by stage, of any numbers of samples."""
+
+    def __init__(self, graphs: Sequence[Graph]):
+        self.graphs = graphs
+        self._tags: dict[int, Mapping[tuple[str, int], int]] = {}
+
+    def of(self, stage: int, tensor: str) -> tuple[int, ...] | None:
+        """The shape of one sample's part; None where dim 0 isn't known to be that of samples."""
+        graph = self.graphs[stage]
+        if id(graph) not in self._tags:
+            self._tags[id(graph)] = flow_tags(graph, ("batch",))["batch"]
+        shape = graph.tensor[tensor].shape
+        if self._tags[id(graph)].get((tensor, 0)) != 1 or shape[0] % graph.samples:
+            return None
+        return (shape[0] // graph.samples, *shape[1:])
+
+    def part(self, whole: Transfer, samples: Interval) -> Transfer:
+        """The message that has these samples of what crosses: all of it where it has no rows of samples."""
+        maker = whole.target if whole.backwards else whole.source
+        one, count = self.of(maker, whole.tensor), samples[1] - samples[0]
+        if one is None:
+            return replace(whole, samples=samples)
+        size = whole.bytes // self.graphs[maker].samples * count
+        return replace(whole, shape=(one[0] * count, *one[1:]), bytes=size, samples=samples)
+
+
+def require_divisible(edge: Transfer, rows: Rows, shares: Sequence[Share]) -> None:
     """PlanError, by name, for a value that crosses between turns of unlike size and whose rows aren't samples.
 
     A value without samples, or with samples in another dim, would have to be added up or interleaved: it crosses
@@ -76,20 +96,12 @@ def require_divisible(edge: Transfer, graphs: Sequence[Graph], shares: Sequence[
     ends = (edge.source, edge.target)
     if shares[edge.source].samples == shares[edge.target].samples:
         return
-    a_sample = {_rows(graphs[stage], edge.tensor, shares[stage].samples) for stage in ends}
-    if None in a_sample or len(a_sample) > 1:
-        shapes = " and ".join(str(list(graphs[stage].tensor[edge.tensor].shape)) for stage in ends)
+    one = {rows.of(stage, edge.tensor) for stage in ends}
+    if None in one or len(one) > 1:
+        shapes = " and ".join(str(list(rows.graphs[stage].tensor[edge.tensor].shape)) for stage in ends)
         counts = " and ".join(str(shares[stage].samples) for stage in ends)
         raise PlanError(
             f'"{edge.tensor}" crosses from stage {edge.source} to stage {edge.target}, whose copies take {counts} '
             f"samples a turn, but its first dim isn't known to be that of samples (it is {shapes}): it can't be "
             "divided. Stages whose copies take equal numbers work, and so does another cut between them"
         )
-
-
-def _rows(graph: Graph, tensor: str, samples: int) -> tuple[int, ...] | None:
-    """The shape of one sample's part of a tensor whose dim 0 is that of samples; None where it isn't known to be."""
-    shape = graph.tensor[tensor].shape
-    if flow_tags(graph, ("batch",))["batch"].get((tensor, 0)) != 1 or shape[0] % samples:
-        return None
-    return (shape[0] // samples, *shape[1:])

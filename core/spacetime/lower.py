@@ -10,7 +10,7 @@ from partita.plan import Plan, Stage
 from partita.spacetime.alike import of_stages, require_alike
 from partita.spacetime.preserve import Version, preserve, shared_parameters
 from partita.spacetime.program import Program, Share
-from partita.spacetime.prove import prove
+from partita.spacetime.prove import prove, prove_any
 from partita.spacetime.schedule import assign, order
 from partita.spacetime.transform import BlockCode, StageCode, transform
 
@@ -37,22 +37,33 @@ def lower(graph: Graph | Sequence[Graph], plan: Plan) -> Program:
     require_blocks(graphs[0], plan)
     for stage, found in zip(plan.stages, graphs, strict=True):
         if stage.samples != found.samples * stage.dp:
+            where = f' for stage "{stage.name}"' if len(set(shares_of(plan))) > 1 else ""
             raise PlanError(
                 f'graph "{found.name}" was captured with {found.samples} samples, the plan needs '
-                f"{stage.samples / stage.dp:g} ({stage.samples} a turn ÷ dp {stage.dp})"
-                + (f' for stage "{stage.name}"' if len(shares_of(plan)) > 1 else "")
+                f"{stage.samples / stage.dp:g} ({stage.samples} a turn ÷ dp {stage.dp}){where}"
             )
+    return prove(graphs, _program(graphs, plan))
+
+
+def lower_to_time(graph: Graph, plan: Plan) -> Program:
+    """The same for a graph of any number of samples: its pieces have these, its queues are the plan's."""
+    require_blocks(graph, plan)
+    graphs = of_stages(graph, len(plan.stages))
+    return prove_any(graphs, _program(graphs, plan))
+
+
+def _program(graphs: Sequence[Graph], plan: Plan) -> Program:
     require_alike(graphs)
     shares = shares_of(plan)
     _require_one_batch(plan, shares)
     codes = [stage_code(stage) for stage in plan.stages]
-    cut = {samples: transform(found, codes) for samples, found in {g.samples: g for g in graphs}.items()}
+    cut = {samples: transform(found, codes) for samples, found in {found.samples: found for found in graphs}.items()}
     pieces = tuple(cut[found.samples][index] for index, found in enumerate(graphs))
     devices_of = tuple(tuple(stage.devices) for stage in plan.stages)
     widths = tuple(stage.width for stage in plan.stages)
     places = assign(devices_of, [s.dp for s in plan.stages], widths)
     turns = order(plan.order, places, [stage.micro_batches for stage in plan.stages])
-    queues = preserve(Version(graphs[0], pieces, graphs), places, devices_of, turns, shares)
+    queues = preserve(Version(graphs[0], pieces, tuple(graphs)), places, devices_of, turns, shares)
     shared: dict[str, tuple[int, ...]] = {}
     for name, owner, copy in shared_parameters(graphs[0], pieces):
         shared[name] = (*shared.get(name, (owner,)), copy)
@@ -60,10 +71,9 @@ def lower(graph: Graph | Sequence[Graph], plan: Plan) -> Program:
     if len(zeros) > 1:
         raise PlanError(f"blocks of different ZeRO stages can't be lowered yet: {sorted(zeros)}")
     (zero,) = zeros
-    program = Program(
+    return Program(
         pieces, queues, places, devices_of, shares, tuple(s.inner for s in plan.stages), zero, graphs[0].loss, shared
     )
-    return prove(graphs, program)
 
 
 def shares_of(plan: Plan) -> tuple[Share, ...]:

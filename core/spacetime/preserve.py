@@ -34,10 +34,15 @@ class Version:
     pieces: tuple[Piece, ...]
     graphs: tuple[Graph, ...] = ()
 
+    @property
+    def of_stages(self) -> tuple[Graph, ...]:
+        """The graph of each stage."""
+        return self.graphs or (self.graph,) * len(self.pieces)
+
     @cached_property
     def edges(self) -> list[Transfer]:
         """The values that cross stages, found once however many micro-batches and devices run this code."""
-        return _edges(self.graphs or (self.graph,) * len(self.pieces), self.pieces)
+        return _edges(self.of_stages, self.pieces)
 
     @cached_property
     def copies(self) -> list[Transfer]:
@@ -62,11 +67,11 @@ def preserve(
     for a value that can't be divided where it must.
     """
     meshes, queues = Meshes(places, devices_of), {}
-    crossing = Crossing(meshes, shares)
+    crossing = Crossing(meshes, shares, version.of_stages)
     for name, owner, copy in shared_parameters(version.graph, version.pieces):
         _require_counterparts(name, owner, copy, meshes)
     for edge in version.edges if shares else ():
-        require_divisible(edge, version.graphs or (version.graph,) * len(version.pieces), shares)
+        require_divisible(edge, crossing.rows, shares)
     for device in sorted(places):
         # Whether all of them have turns is for the proof to say.
         micro_batches = 1 + max((turn.micro for turn in turns[device]), default=-1)
@@ -238,7 +243,7 @@ class _Around:
         tasks = []
         for arrival in self.crossing.arriving(self.device, self.stage, micro, edge.source):
             assert arrival.interval is not None
-            part = self.crossing.part(edge, arrival.interval)
+            part = self.crossing.rows.part(edge, arrival.interval)
             tasks.append(Task("receive", self.stage, micro, part, peer=arrival.source, writes=(part.key(micro),)))
         parts = tuple(task.writes[0] for task in tasks)
         return [*tasks, Task("join", self.stage, micro, edge, reads=parts, writes=(key,), frees=parts)]
@@ -248,7 +253,7 @@ class _Around:
         if not edge.parts:
             return [(peer, edge) for peer in peers]
         return [
-            (peer, self.crossing.part(edge, samples))
+            (peer, self.crossing.rows.part(edge, samples))
             for peer, samples in self.crossing.leaving(self.device, self.stage, micro, edge.target)
         ]
 

@@ -31,13 +31,19 @@ def prove(graph: Graph | Sequence[Graph], program: Program) -> Program:
     and order have no cycle.
     """
     graphs = of_stages(graph, len(program.pieces))
-    require_alike(graphs)
     for found, share in zip(graphs, program.shares, strict=True):
         if program.loss != found.loss or share.samples != found.samples:
             raise PlanError(
                 f"the program weights its loss as {program.loss} of {share.samples} samples a turn; "
                 f'graph "{found.name}" has {found.loss} of {found.samples}'
             )
+    return prove_any(graphs, program)
+
+
+def prove_any(graph: Graph | Sequence[Graph], program: Program) -> Program:
+    """The same of a program that is only timed: a graph may have any number of samples, and so have its pieces."""
+    graphs = of_stages(graph, len(program.pieces))
+    require_alike(graphs)
     prove_places(program)
     prove_code(graphs, program.pieces, [program.inner[stage] for stage in range(len(program.pieces))])
     prove_parameters(graphs[0], program)

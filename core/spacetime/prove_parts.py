@@ -7,9 +7,9 @@ device receives is what the other sends under the same name, which has the tenso
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from partita.spacetime.communication import Meshes
+from partita.spacetime.crossing import Rows
 from partita.spacetime.program import Program, Task, Transfer
 from partita.spacetime.prove_traffic import odd_transfer, said
 from partita.spacetime.views import require_samples
@@ -18,7 +18,7 @@ Fail = Callable[[str], None]
 
 
 def prove_message(
-    program: Program, meshes: Meshes, device: int, task: Task, known: frozenset[Transfer], fail: Fail
+    program: Program, meshes: Meshes, rows: Rows, device: int, task: Task, known: frozenset[Transfer], fail: Fail
 ) -> None:
     """A send or receive of some samples: they are samples of the device's turn, and as large as they must be."""
     part, stage, micro = task.transfer, task.stage, task.micro
@@ -32,16 +32,11 @@ def prove_message(
     whole = _whole(part, known)
     if whole is None:
         raise odd_transfer(part, known, f"device {device}, {task.kind} of samples [{start}, {stop})")
-    maker = whole.target if whole.backwards else whole.source
-    of, other = program.shares[maker].samples, whole.target if task.kind == "send" else whole.source
-    wanted = replace(part, shape=whole.shape, bytes=whole.bytes)
-    if stop - start < of:
-        rows = whole.shape[0] * (stop - start) // of
-        wanted = replace(part, shape=(rows, *whole.shape[1:]), bytes=whole.bytes // of * (stop - start))
-    if part != wanted:
+    other = whole.target if task.kind == "send" else whole.source
+    if part != (wanted := rows.part(whole, part.samples)):
         fail(
-            f"is {list(part.shape)} {part.dtype}, {part.bytes} bytes; [{start}, {stop}) of {of} samples of the "
-            f"{said(whole)} are {list(wanted.shape)} {wanted.dtype}, {wanted.bytes} bytes"
+            f"is {list(part.shape)} {part.dtype}, {part.bytes} bytes; [{start}, {stop}) of the {said(whole)} are "
+            f"{list(wanted.shape)} {wanted.dtype}, {wanted.bytes} bytes"
         )
     if task.peer not in program.devices_of[other]:
         fail(f"goes to or comes from device {task.peer}, which isn't of stage {other}")

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from partita.errors import PlanError
 from partita.graph import Graph
 from partita.spacetime.communication import Meshes
+from partita.spacetime.crossing import Rows
 from partita.spacetime.program import TURNS, Program, Task, Transfer, made, put_off_by, saved
 from partita.spacetime.prove_order import named
 from partita.spacetime.prove_parts import prove_join, prove_message
@@ -35,16 +36,17 @@ def prove_queues(graphs: Sequence[Graph], program: Program) -> None:
                 else f'stage {piece.stage} is said not to be trained, but a gradient comes back to "{trained[0]}"'
             )
     needed, meshes = traffic(graphs, program), Meshes(program.places, program.devices_of)
+    rows = Rows(graphs)
     for device in program.queues:
-        _Queue(program, device, needed, meshes).prove()
+        _Queue(program, device, needed, meshes, rows).prove()
     _streams(program)
 
 
 class _Queue:
     """What is there and what was done while one device's queue is read."""
 
-    def __init__(self, program: Program, device: int, traffic: Sequence[Traffic], meshes: Meshes):
-        self.program, self.device, self.traffic, self.meshes = program, device, traffic, meshes
+    def __init__(self, program: Program, device: int, traffic: Sequence[Traffic], meshes: Meshes, rows: Rows):
+        self.program, self.device, self.traffic, self.meshes, self.rows = program, device, traffic, meshes, rows
         self.stages = meshes.stages(device)
         self.wanted = {s: traffic[s].of_device(device, s, meshes) for s in self.stages}
         self.phases = {(task.kind, task.stage) for task in program.queues[device] if task.kind in TURNS}
@@ -127,7 +129,7 @@ class _Queue:
             prove_join(self.program, self.meshes, self.device, task, self.parts, self._fail)
             return
         if edge.samples is not None:
-            prove_message(self.program, self.meshes, self.device, task, known, self._fail)
+            prove_message(self.program, self.meshes, self.rows, self.device, task, known, self._fail)
             self._moves(task, edge)
             if task.kind == "receive":
                 self.parts[task.writes[0]] = edge

@@ -47,7 +47,7 @@ def order(wanted: Order, places: Mapping[int, Sequence[Place]], counts: Sequence
     if max(counts) != wanted.micro_batches or len(counts) != wanted.stages:
         raise PlanError(
             f"the plan's order is of {wanted.stages} stages and {wanted.micro_batches} micro-batches, its stages take "
-            f"{listed(counts)}: the most of a stage must be said"
+            f"{listed(counts)}; {len(counts)} stages and {max(counts)} micro-batches, the most of a stage, work"
         )
     if wanted.generator == "turns":
         if odd := sorted(set(wanted.turns) ^ set(places)):

@@ -43,6 +43,7 @@ def own(simulation: Simulation, plan: Plan, device: int, shade: Sequence[int]) -
     found = []
     for task, start, end in simulation.intervals(device):
         if task.transfer is not None:
+            # A message; a join takes no time.
             continue
         inside = share(simulation, task.stage, task.kind)
         look = task.kind

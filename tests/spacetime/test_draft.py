@@ -17,7 +17,7 @@ from partita.plan import Axis, Plan
 from partita.problem import Problem
 from partita.schedules import Phase, Turn
 from partita.simulate.predict import predicted
-from partita.simulate.run import queues
+from partita.spacetime.lower import lower_to_time
 
 pytest.importorskip("torch")
 
@@ -202,7 +202,7 @@ def test_turns_with_a_gap(turns: list[tuple[Phase, int]], message: str) -> None:
         op_order(draft, turns={0: [Turn(0, phase, micro) for phase, micro in turns]})
 
     with pytest.raises(PlanError, match=message):
-        queues(problem(1).graph, plan(mine, devices=1))
+        lower_to_time(problem(1).graph, plan(mine, devices=1))
 
 
 @pytest.mark.parametrize(
