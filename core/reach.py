@@ -54,7 +54,7 @@ def _weight_turns(order: Order) -> list[str]:
 def _unlike(plan: Plan) -> list[str]:
     sizes = {
         "tp": [stage.tp for stage in plan.stages],
-        "data-parallel copies:": [stage.dp for stage in plan.stages],
-        "micro-batches:": [stage.micro_batches for stage in plan.stages],
+        "dp": [stage.dp for stage in plan.stages],
+        "micro_batches": [stage.micro_batches for stage in plan.stages],
     }
     return [f"the stages have {what} {listed(counts)}" for what, counts in sizes.items() if len(set(counts)) > 1]

@@ -5,11 +5,10 @@ A plan that is more than that runs in Partita's own runtime only; the reasons sa
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from partita.errors import listed
-from partita.plan import Order, Plan, Stage
+from partita.plan import Order, Plan
 from partita.plugins.export.exported import Inexpressible
 from partita.reach import beyond
 from partita.schedules import Turn, find, one_f_one_b
@@ -43,7 +42,7 @@ def uniform(plan: Plan, framework: str) -> tuple[Uniform, list[str]]:
         raise Inexpressible(framework, [reason])
     first = plan.stages[0]
     reasons = [
-        *_unlike_stages(plan, framework),
+        *_uneven_copies(plan, framework),
         *_devices(plan, framework),
         *_order(plan, framework),
         *_offload(plan, framework),
@@ -61,24 +60,13 @@ def uniform(plan: Plan, framework: str) -> tuple[Uniform, list[str]]:
     return shared, reasons
 
 
-def _unlike_stages(plan: Plan, framework: str) -> list[str]:
-    choices: dict[str, Callable[[Stage], int]] = {
-        "dp": lambda stage: stage.dp,
-        "micro_batches": lambda stage: stage.micro_batches,
-    }
-    found = []
-    for name, read in choices.items():
-        numbers = [read(stage) for stage in plan.stages]
-        if len(set(numbers)) > 1:
-            found.append(f"Its stages have {name} {listed(numbers)}; {framework} has one {name} for all.")
-    uneven = [stage for stage in plan.stages if stage.samples % stage.dp]
-    if uneven:
-        stage = uneven[0]
-        found.append(
-            f'Stage "{stage.name}" gives its {stage.dp} copies {stage.samples} samples a micro-batch, which is no '
-            f"whole number each; {framework} gives every copy as many."
-        )
-    return found
+def _uneven_copies(plan: Plan, framework: str) -> list[str]:
+    return [
+        f'Stage "{stage.name}" gives its {stage.dp} copies {stage.samples} samples a micro-batch, which is no whole '
+        f"number each; {framework} gives every copy as many."
+        for stage in plan.stages
+        if stage.samples % stage.dp
+    ][:1]
 
 
 def _devices(plan: Plan, framework: str) -> list[str]:

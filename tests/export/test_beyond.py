@@ -76,7 +76,7 @@ BEYOND: dict[str, tuple[Callable[[], Plan], list[str]]] = {
     "sequence-parallel": (
         lambda: of_library("sequence-parallel"), ['block "embedding" has its sequence cut along tensor']
     ),
-    "unlike": (unlike, ["the stages have tp 1 and 2"]),
+    "unlike": (unlike, ["the stages have tp 1 and 2", "the stages have dp 2 and 1"]),
 }  # fmt: skip
 
 

@@ -69,9 +69,9 @@ EVERY = " ".join(FRAMEWORKS)
 @pytest.mark.parametrize(
     ("name", "refusing", "fact"),
     [
-        ("dp", EVERY, "Its stages have dp 2 and 1"),
-        ("tp", EVERY, "can say that the stages have tp 1 and 2. Plan for --target partita"),
-        ("turns", EVERY, "Its stages have micro_batches 4 and 2"),
+        ("dp", EVERY, "can say that the stages have dp 2 and 1. Plan for --target partita"),
+        ("tp", EVERY, "can say that the stages have tp 1 and 2; the stages have dp 2 and 1. Plan for --target partita"),
+        ("turns", EVERY, "can say that the stages have micro_batches 4 and 2. Plan for --target partita"),
         ("uneven", EVERY, "gives its 2 copies 5 samples a micro-batch"),
         ("idle", EVERY, "It leaves devices 4 and 5 idle"),
         ("idle", EVERY, "plan for a cluster of 4 devices"),
