@@ -168,8 +168,8 @@ def op_trans(draft: Draft, blocks: Iterable[str], dim: str, along: str | Axis) -
 
     ``dim`` is ``batch``, ``sequence``, the name of a class of dims (``heads``, ``hidden``, ``vocabulary``,
     ``experts``), or ``classes`` for every class that a block has; blocks without the class stay as they are.
-    ``batch`` along ``Axis("micro", c, "turns")`` makes c micro-batches of all stages. PlanError for a dim that none of
-    the blocks has, and for sizes that don't divide.
+    ``batch`` along ``Axis("micro", c, "turns")`` makes c micro-batches of the stages of these blocks. PlanError for a dim
+    that none of the blocks has, for sizes that don't divide, and for micro-batches of a part of a stage.
     """
     blocks = set(known_blocks(draft, blocks))
     axis = along if isinstance(along, Axis) else None
@@ -181,7 +181,7 @@ def op_trans(draft: Draft, blocks: Iterable[str], dim: str, along: str | Axis) -
     if (dim, name) == ("batch", "micro"):
         if axis is None or axis.kind != "turns":
             raise PlanError('"batch" along "micro": how many? Axis("micro", 4, "turns") makes 4 micro-batches')
-        return _micro_batches(draft, axis.size)
+        return _micro_batches(draft, blocks, axis.size)
     found = False
     for index, stage in enumerate(draft.stages):
         if not blocks.intersection(stage.blocks):
@@ -245,7 +245,7 @@ def op_order(
 
     PlanError for a schedule or arguments that don't exist, and for turns of stages or micro-batches that don't.
     """
-    micro = draft.stages[0].micro_batches if draft.stages else 1
+    micro = _most_micro_batches(draft)
     if turns is not None:
         for device, found in turns.items():
             for turn in found:
@@ -274,10 +274,10 @@ def drafted(function: PlanFunction, name: str, problem: Problem, arguments: Mapp
         )
     _whole_samples(draft)
     (order,) = draft.orders
-    if (order.stages, order.micro_batches) != (len(draft.stages), draft.stages[0].micro_batches):
+    if (order.stages, order.micro_batches) != (len(draft.stages), _most_micro_batches(draft)):
         raise PlanError(
             f'"{name}" ordered {order.stages} stages of {order.micro_batches} micro-batches and has '
-            f"{len(draft.stages)} of {draft.stages[0].micro_batches}: op_order comes last"
+            f"{len(draft.stages)} of {_most_micro_batches(draft)}: op_order comes last"
         )
     planned = [block for stage in draft.stages for block in stage.blocks]
     if planned != list(draft.blocks):
@@ -299,9 +299,21 @@ def drafted(function: PlanFunction, name: str, problem: Problem, arguments: Mapp
     return check_plan(plan, name)
 
 
-def _micro_batches(draft: Draft, count: int) -> None:
+def _most_micro_batches(draft: Draft) -> int:
+    """Of any stage; an order of unlike numbers goes by it."""
+    return max((stage.micro_batches for stage in draft.stages), default=1)
+
+
+def _micro_batches(draft: Draft, blocks: set[str], count: int) -> None:
     batch = draft.problem.global_batch
     for index, stage in enumerate(draft.stages):
+        if blocks.isdisjoint(stage.blocks):
+            continue
+        if others := [block for block in stage.blocks if block not in blocks]:
+            raise PlanError(
+                f'stage "{stage.name}" can\'t make micro-batches of some of its blocks: without "{others[0]}"; all of '
+                "them work"
+            )
         each = stage.dp
         if batch % (count * each):
             if batch % each:

@@ -53,8 +53,8 @@ def require_turn(draft: Draft, device: int, turn: object) -> None:
     if turn.phase not in get_args(Phase):
         raise PlanError(f'{where}: there is no phase "{turn.phase}".{nearest(str(turn.phase), get_args(Phase))}')
     served = [index for index, stage in enumerate(draft.stages) if device in stage.devices]
-    micro = draft.stages[0].micro_batches if draft.stages else 1
     if turn.stage not in served:
         raise PlanError(f"{where}: {turn} is of stage {turn.stage}; the device serves {listed(served or ['none'])}")
+    micro = draft.stages[turn.stage].micro_batches
     if turn.micro not in range(micro):
         raise PlanError(f"{where}: {turn} is of micro-batch {turn.micro}; there are {micro}, from 0")
