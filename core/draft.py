@@ -168,8 +168,8 @@ def op_trans(draft: Draft, blocks: Iterable[str], dim: str, along: str | Axis) -
 
     ``dim`` is ``batch``, ``sequence``, the name of a class of dims (``heads``, ``hidden``, ``vocabulary``,
     ``experts``), or ``classes`` for every class that a block has; blocks without the class stay as they are.
-    ``batch`` along ``Axis("micro", c, "turns")`` makes c micro-batches of the stages of these blocks. PlanError for a dim
-    that none of the blocks has, for sizes that don't divide, and for micro-batches of a part of a stage.
+    ``batch`` along ``Axis("micro", c, "turns")`` makes c micro-batches of the stages of these blocks. PlanError for a
+    dim that none of the blocks has, for sizes that don't divide, and for micro-batches of a part of a stage.
     """
     blocks = set(known_blocks(draft, blocks))
     axis = along if isinstance(along, Axis) else None

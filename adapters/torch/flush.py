@@ -148,7 +148,8 @@ class Flush:
         elif edge.what == "parameter_gradient":
             parameter = self._leaf(task)
             value = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            parameter.grad = None
+            if task.frees:
+                parameter.grad = None
         elif edge.what == "gradient":
             value = self.values[task.reads[0]]
         else:

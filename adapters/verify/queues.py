@@ -12,7 +12,7 @@ from partita.adapters.torch.groups import Groups
 from partita.adapters.verify.devices import Cast
 from partita.adapters.verify.wires import Meeting, VirtualGroup
 from partita.errors import PlanError
-from partita.spacetime.communication import ahead, begins_with
+from partita.spacetime.communication import TOGETHER, ahead, begins_with
 from partita.spacetime.program import Program
 from partita.spacetime.prove_order import named
 
@@ -49,7 +49,7 @@ def run_queues(program: Program) -> None:
                 taken[stream] = taken.get(stream, 0) + 1
                 if found != key:
                     raise PlanError(f'it expects "{key}" and "{found}" comes')
-            else:
+            elif task.kind in TOGETHER:
                 members = begins_with(program, device, task.stage, task.kind)
                 if len(members) > 1:
                     meeting = meetings.setdefault(members, Meeting(members))

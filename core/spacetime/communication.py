@@ -52,12 +52,26 @@ class Meshes:
             self._readers[key] = tuple(d for d in copy if self.source(d, other, stage) == device)
         return self._readers[key]
 
-    def counterpart(self, device: int, stage: int, other: int) -> int | None:
-        """The device that has the same part of a shared parameter in another stage; None where the device is there."""
-        if other in self.stages(device):
-            return None
-        place = self.place(device, stage)
-        return self.copy(other, place.data)[place.tensor]
+    def copies(self, stage: int) -> int:
+        """How many data-parallel copies a stage has."""
+        return len(self.devices_of[stage]) // len(self.copy(stage, 0))
+
+    def shared(self, source: int, target: int, owner: int) -> tuple[tuple[int, int], ...]:
+        """Who sends a parameter that two stages share, or its gradient: (device of ``source``, device of ``target``).
+
+        Each copy of the other stage belongs to one of the ``owner``'s. There each device gets what one of the sending
+        copy has: the same part, at the same place, or all of it where the copies are of unlike width. A device that is
+        in both stages has one parameter: nothing is sent.
+        """
+        other = target if source == owner else source
+        found = []
+        for data in range(self.copies(other)):
+            ours = self.copy(owner, data * self.copies(owner) // self.copies(other))
+            theirs = self.copy(other, data)
+            sending, getting = (ours, theirs) if source == owner else (theirs, ours)
+            found += [(sending[at % len(sending)], device) for at, device in enumerate(getting)]
+        both = {*self.devices_of[source]} & {*self.devices_of[target]}
+        return tuple(pair for pair in found if both.isdisjoint(pair))
 
 
 def sender(copy: Sequence[int], device: int, number: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partita.errors import PlanError
+from partita.errors import PlanError, listed
 from partita.graph import Graph
 from partita.plan import Plan, Stage
 from partita.spacetime.alike import of_stages, require_alike
@@ -71,6 +71,13 @@ def _program(graphs: Sequence[Graph], plan: Plan) -> Program:
     if len(zeros) > 1:
         raise PlanError(f"blocks of different ZeRO stages can't be lowered yet: {sorted(zeros)}")
     (zero,) = zeros
+    for name, stages in shared.items() if zero > 1 else ():
+        copies = [plan.stages[stage].dp for stage in stages]
+        if len(set(copies)) > 1:
+            raise PlanError(
+                f'zero={zero}: the stages {listed(stages)} share "{name}" and would divide it over {listed(copies)} '
+                "data-parallel copies each; as many in each work, and so do zero=0 and zero=1"
+            )
     return Program(
         pieces, queues, places, devices_of, shares, tuple(s.inner for s in plan.stages), zero, graphs[0].loss, shared
     )

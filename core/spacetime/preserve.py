@@ -69,7 +69,7 @@ def preserve(
     meshes, queues = Meshes(places, devices_of), {}
     crossing = Crossing(meshes, shares, version.of_stages)
     for name, owner, copy in shared_parameters(version.graph, version.pieces):
-        _require_counterparts(name, owner, copy, meshes)
+        _require_counterparts(version, name, owner, copy, meshes)
     for edge in version.edges if shares else ():
         require_divisible(edge, crossing.rows, shares)
     for device in sorted(places):
@@ -362,36 +362,41 @@ def _step(version: Version, device: int, meshes: Meshes) -> tuple[Task, ...]:
 
 
 def _exchanged(edges: Sequence[Transfer], device: int, meshes: Meshes) -> list[Task]:
-    """The device's sends, then its receives. Owner and copy have the same part: they are at the same place."""
+    """The device's sends, then its receives."""
     sends, receives = [], []
     for stage in meshes.stages(device):
         for edge in edges:
-            if edge.source == stage and (peer := meshes.counterpart(device, stage, edge.target)) is not None:
-                sends.append(Task("send", stage, None, edge, peer=peer, reads=(edge.sent(None),)))
-            if edge.target == stage and (peer := meshes.counterpart(device, stage, edge.source)) is not None:
-                receives.append(Task("receive", stage, None, edge, peer=peer, writes=(edge.key(None),)))
+            if stage not in (edge.source, edge.target):
+                continue
+            name, owner = (edge.sent(None),), edge.target if edge.backwards else edge.source
+            pairs = meshes.shared(edge.source, edge.target, owner)
+            peers = [target for source, target in pairs if (edge.source, source) == (stage, device)]
+            for peer in peers:
+                # A parameter stays, its gradient goes.
+                frees = name if edge.backwards and peer == peers[-1] else ()
+                sends.append(Task("send", stage, None, edge, peer=peer, reads=name, frees=frees))
+            for source, target in pairs:
+                if (edge.target, target) == (stage, device):
+                    receives.append(Task("receive", stage, None, edge, peer=source, writes=(edge.key(None),)))
     return sends + receives
 
 
-def _require_counterparts(name: str, owner: int, copy: int, meshes: Meshes) -> None:
-    """PlanError unless each device of the one stage has one in the other that stands at the same place in its copy."""
-    copies = [1 + max(meshes.place(d, stage).data for d in meshes.devices_of[stage]) for stage in (owner, copy)]
-    if copies[0] != copies[1]:
-        raise PlanError(
-            f'parameter "{name}" is shared by the stages {owner} and {copy}, which have {copies[0]} and {copies[1]} '
-            "data-parallel copies: each copy gets its values from one of the other stage, so as many in both work"
-        )
+def _require_counterparts(version: Version, name: str, owner: int, copy: int, meshes: Meshes) -> None:
+    """PlanError unless each device of the one stage has its part of a shared parameter from one of the other."""
     widths = [len(meshes.copy(stage, 0)) for stage in (owner, copy)]
-    if widths[0] != widths[1]:
+    both = [device for device in meshes.devices_of[owner] if copy in meshes.stages(device)]
+    pieces = [version.pieces[stage] for stage in (owner, copy)]
+    cut = any(piece.parameters[name] is not None or piece.partial.get(name) for piece in pieces)
+    if widths[0] != widths[1] and (cut or both):
         raise PlanError(
             f'parameter "{name}" is shared by the stages {owner} and {copy}, whose copies have {widths[0]} and '
             f"{widths[1]} devices; as many in both work"
+            + (", and so do devices of their own" if not cut else ", and so does a parameter that neither cuts")
         )
-    for device in meshes.devices_of[owner]:
-        if copy in meshes.stages(device):
-            places = [meshes.place(device, stage).tensor for stage in (owner, copy)]
-            if places[0] != places[1]:
-                raise PlanError(
-                    f'parameter "{name}" is shared by the stages {owner} and {copy}; device {device} is number '
-                    f"{places[0]} of a copy of the one and number {places[1]} of the other; the same in both works"
-                )
+    for device in both:
+        places = [meshes.place(device, stage).tensor for stage in (owner, copy)]
+        if places[0] != places[1]:
+            raise PlanError(
+                f'parameter "{name}" is shared by the stages {owner} and {copy}; device {device} is number '
+                f"{places[0]} of a copy of the one and number {places[1]} of the other; the same in both works"
+            )

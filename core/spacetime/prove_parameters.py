@@ -75,7 +75,8 @@ def prove_parameters(graph: Graph, program: Program) -> None:
             raise PlanError(f'parameter "{name}" is cut differently in its stages: {shards}')
         wanted = (stages[0], *(stage for stage in users[name] if stage != stages[0])) if len(users[name]) > 1 else ()
         meshes = [program.inner[stage] for stage in users[name]]
-        if len(set(meshes)) > 1:
+        whole = all(shard is None for shard in shards.values())
+        if len(set(meshes)) > 1 and not (whole and _apart(program, users[name])):
             raise PlanError(
                 f'parameter "{name}" is read by the stages {users[name]}, whose copies are '
                 f"{listed(map(_mesh, meshes))}: each must have the same parts of it, so that "
@@ -97,6 +98,12 @@ def prove_parameters(graph: Graph, program: Program) -> None:
 
 def _mesh(axes: Iterable[Axis]) -> str:
     return " × ".join(f"{axis.name}={axis.size}" for axis in axes if axis.size > 1) or "one device"
+
+
+def _apart(program: Program, stages: list[int]) -> bool:
+    """Whether no device serves two of the stages."""
+    devices = [device for stage in stages for device in program.devices_of[stage]]
+    return len(set(devices)) == len(devices)
 
 
 def _together(program: Program, name: str, stages: list[int]) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from partita.errors import PlanError
 from partita.graph import Graph
+from partita.spacetime.alike import of_stages
 from partita.spacetime.communication import Meshes
 from partita.spacetime.crossing import Rows
 from partita.spacetime.program import TURNS, Program, Task, Transfer, made, put_off_by, saved
@@ -24,8 +25,9 @@ from partita.spacetime.prove_traffic import Traffic, odd_transfer, said, traffic
 STEPS = ("turns", "parameter_gradient", "reduce", "update", "parameter")
 
 
-def prove_queues(graphs: Sequence[Graph], program: Program) -> None:
-    """PlanError that names device, task and tensor. Linear in tasks. ``graphs`` are by stage."""
+def prove_queues(model: Graph | Sequence[Graph], program: Program) -> None:
+    """PlanError that names device, task and tensor. Linear in tasks. ``model``: one graph, or of each stage its own."""
+    graphs = of_stages(model, len(program.pieces))
     graph = graphs[0]
     for piece in program.pieces:
         trained = [name for name in piece.outputs if graph.tensor[name].gradient]

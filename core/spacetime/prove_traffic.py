@@ -55,9 +55,10 @@ class Traffic:
                 peers = meshes.readers(device, stage, edge.target)
                 found |= {("send", edge, peer): True for peer in peers if peer != device}
         for edge in self.parameters:
-            kind, other = ("send", edge.target) if edge.source == stage else ("receive", edge.source)
-            peer = meshes.counterpart(device, stage, other)
-            found |= {(kind, edge, peer): False} if peer is not None else {}
+            owner = edge.target if edge.backwards else edge.source
+            for source, target in meshes.shared(edge.source, edge.target, owner):
+                found |= {("send", edge, target): False} if (edge.source, source) == (stage, device) else {}
+                found |= {("receive", edge, source): False} if (edge.target, target) == (stage, device) else {}
         return found
 
 

@@ -39,7 +39,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Case:
-    """A model of the runtime's tests on such stages, with so many samples a step."""
+    """A model of the runtime's tests on such stages, with so many samples a step; ``whole`` classes aren't cut."""
 
     parts: tuple[Part, ...]
     batch: int = 8
@@ -48,6 +48,7 @@ class Case:
     turns: dict[int, tuple[Turn, ...]] = field(default_factory=dict)
     sizes: tuple[int, ...] = ()
     zero: int = 0
+    whole: tuple[str, ...] = ()
 
     @property
     def devices(self) -> int:
@@ -60,7 +61,7 @@ def plan(graph_of: Callable[[int], Graph], case: Case, precision: str = "fp64") 
     blocks = Layout(pp=len(case.parts), sizes=case.sizes).stages([block.name for block in graph.blocks])
     stages, first = [], 0
     for index, part in enumerate(case.parts):
-        strategies = tuple(_strategy(graph, block, part, case.zero) for block in blocks[index])
+        strategies = tuple(_strategy(graph, block, part, case) for block in blocks[index])
         stages.append(
             Stage(
                 f"stage {index}", blocks[index], tuple(range(first, first + part.devices)), part.dp, part.tp,
@@ -84,13 +85,13 @@ def lowered(graph_of: Callable[[int], Graph], case: Case) -> Program:
     return lower(graphs, plan(graph_of, case))
 
 
-def _strategy(graph: Graph, block: str, part: Part, zero: int) -> Strategy:
+def _strategy(graph: Graph, block: str, part: Part, case: Case) -> Strategy:
     names = dict.fromkeys(cut.name for cut in block_cuts(graph, block)) if part.tp > 1 else {}
-    cuts = [Cut(name, ("tensor",)) for name in names]
+    cuts = [Cut(name, ("tensor",)) for name in names if name not in case.whole]
     if part.flow == "sequence":
         cuts.append(Cut("sequence", ("context",)))
     samples = Cut("batch", (*BATCH_CUT.axes, "expert")) if part.flow == "batch" else BATCH_CUT
-    return Strategy((samples, *cuts), zero, "full" if part.recompute else "none")
+    return Strategy((samples, *cuts), case.zero, "full" if part.recompute else "none")
 
 
 CASES = {
@@ -115,6 +116,11 @@ CASES = {
     "frozen start": Case((Part(dp=2), Part(micro_batches=4)), model="gpt2 frozen start"),
     "recomputed": Case((Part(dp=2, recompute=True), Part(tp=2, micro_batches=1))),
     "tied, as many copies": Case((Part(dp=2, micro_batches=1), Part(dp=2, micro_batches=2)), model="gpt2"),
+    "tied, fewer copies": Case((Part(dp=2, micro_batches=1), Part(micro_batches=4)), model="gpt2"),
+    "tied, more copies": Case((Part(micro_batches=4), Part(dp=2)), model="gpt2"),
+    "tied, wider": Case((Part(dp=2), Part(tp=2)), model="gpt2", whole=("vocabulary",)),
+    "tied, narrower": Case((Part(tp=2), Part(dp=2, micro_batches=1)), model="gpt2", whole=("vocabulary",)),
+    "tied, 2 and 3 copies": Case((Part(dp=2, micro_batches=1), Part(dp=3, micro_batches=1)), 6, "gpt2", zero=1),
     "dropout": Case((Part(dp=2, micro_batches=1), Part(dp=2, micro_batches=2)), model="gpt2 dropout"),
     "zero 1": Case((Part(dp=2), Part(tp=2)), zero=1),
     "zero 3": Case((Part(dp=2, micro_batches=1), Part(micro_batches=4)), zero=3),

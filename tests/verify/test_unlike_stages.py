@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from partita.adapters.verify.prove import Verdict, verify_program
+from partita.adapters.verify.queues import run_queues
 from partita.graph import Graph
 from partita.spacetime.program import Program
 from tests.runtime.models import MODELS
@@ -41,3 +42,33 @@ def test_a_program_of_unlike_stages_is_one_device(name: str) -> None:
     assert verdict.equal, verdict.difference
     assert len(set(verdict.losses)) == verdict.steps == 3
     assert verdict.devices == CASES[name].devices
+
+
+@pytest.mark.parametrize("name", ["three stages", "2 to 3 of 6"])
+def test_the_queues_alone_come_to_an_end(name: str) -> None:
+    run_queues(lowered(lambda samples: _graph(CASES[name], samples), CASES[name]))
+
+
+@pytest.mark.slow
+def test_by_a_plan_alone() -> None:
+    """The model is captured at the samples of each stage. A value that only values show to be wrong is found in the
+    stage that has it, with the samples of its turns."""
+    case = CASES["half the micro-batches"]
+    found = plan(lambda samples: _graph(case, samples), case)
+    verdict = verify_plan(found, MODELS[case.model].build, lambda samples: _batch(case, samples), case.model)
+    assert verdict.equal, verdict.difference
+
+    program = lowered(lambda samples: _graph(case, samples), case)
+    last = program.pieces[1]
+    norms = [s for s in last.segments if any(o.op.kind == "layer_norm" for o in s.ops)]
+    ops = tuple(
+        replace(o, op=replace(o.op, attributes=o.op.attributes | {"args": [*o.op.attributes["args"][:4], 0.5]}))
+        if o.op.kind == "layer_norm"
+        else o
+        for o in norms[0].ops
+    )
+    segments = tuple(replace(s, ops=ops) if s is norms[0] else s for s in last.segments)
+    other = _verified(case, replace(program, pieces=(program.pieces[0], replace(last, segments=segments))))
+    assert other.difference is not None
+    assert other.difference.op == next(o.op.name for o in norms[0].ops if o.op.kind == "layer_norm")
+    assert (other.difference.device, other.difference.micro_batch) == (1, 0)
