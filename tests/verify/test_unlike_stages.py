@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
+from partita.adapters.verify.planned import verify_plan
 from partita.adapters.verify.prove import Verdict, verify_program
 from partita.adapters.verify.queues import run_queues
 from partita.graph import Graph
 from partita.spacetime.program import Program
 from tests.runtime.models import MODELS
-from tests.spacetime.unlike import CASES, Case, lowered
+from tests.spacetime.unlike import CASES, Case, lowered, plan
 from tests.verify.models import captured_at
 
 FAST = {"dp2 to tp2", "2 to 3 of 6", "skip"}
