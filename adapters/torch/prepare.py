@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from partita.graph import Graph
 from partita.hooks import plugins
 from partita.plan import Plan
 from partita.plugins.capture_torch import Captured, capture_module
+from partita.spacetime.alike import aligned
 from partita.spacetime.lower import lower, shares_of
 from partita.spacetime.program import Piece, Program
 
@@ -74,6 +75,8 @@ def lower_model(plan: Plan, factory: Callable[[], nn.Module], example: Callable[
         samples: capture_module(factory, example(samples), name=plan.model, dtype=DTYPES[plan.precision])
         for samples in dict.fromkeys(each)
     }
+    captured = next(iter(by_samples.values()))
+    by_samples = {n: replace(found, graph=aligned(found.graph, captured.graph)) for n, found in by_samples.items()}
     captured, *others = by_samples.values()
     if captured.graph.loss is None:
         raise ModelError(

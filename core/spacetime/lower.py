@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from partita.errors import PlanError, listed
 from partita.graph import Graph
 from partita.plan import Plan, Stage
-from partita.spacetime.alike import of_stages, require_alike
+from partita.spacetime.alike import loss_of, of_stages, require_alike
 from partita.spacetime.preserve import Version, preserve, shared_parameters
 from partita.spacetime.program import Program, Share
 from partita.spacetime.prove import prove, prove_any
@@ -78,9 +78,8 @@ def _program(graphs: Sequence[Graph], plan: Plan) -> Program:
                 f'zero={zero}: the stages {listed(stages)} share "{name}" and would divide it over {listed(copies)} '
                 "data-parallel copies each; as many in each work, and so do zero=0 and zero=1"
             )
-    return Program(
-        pieces, queues, places, devices_of, shares, tuple(s.inner for s in plan.stages), zero, graphs[0].loss, shared
-    )
+    loss = loss_of(graphs, pieces)
+    return Program(pieces, queues, places, devices_of, shares, tuple(s.inner for s in plan.stages), zero, loss, shared)
 
 
 def shares_of(plan: Plan) -> tuple[Share, ...]:

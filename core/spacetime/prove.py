@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from partita.errors import PlanError
 from partita.graph import Graph
-from partita.spacetime.alike import of_stages, require_alike
+from partita.spacetime.alike import loss_of, of_stages, require_alike
 from partita.spacetime.program import Program
 from partita.spacetime.prove_code import prove_code
 from partita.spacetime.prove_order import prove_order
@@ -31,11 +31,12 @@ def prove(graph: Graph | Sequence[Graph], program: Program) -> Program:
     and order have no cycle.
     """
     graphs = of_stages(graph, len(program.pieces))
+    loss = loss_of(graphs, program.pieces)
     for found, share in zip(graphs, program.shares, strict=True):
-        if program.loss != found.loss or share.samples != found.samples:
+        if program.loss != loss or share.samples != found.samples:
             raise PlanError(
                 f"the program weights its loss as {program.loss} of {share.samples} samples a turn; "
-                f'graph "{found.name}" has {found.loss} of {found.samples}'
+                f'graph "{found.name}" has {loss} of {found.samples}'
             )
     return prove_any(graphs, program)
 

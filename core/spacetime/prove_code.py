@@ -32,24 +32,25 @@ def prove_code(graphs: Graph | Sequence[Graph], pieces: Sequence[Piece], axes: S
     copy of the stage.
     """
     models = of_stages(graphs, len(pieces))
-    graph = models[0]
     if odd := [index for index, piece in enumerate(pieces) if piece.stage != index]:
         raise PlanError(f"piece {odd[0]} is said to be of stage {pieces[odd[0]].stage}")
-    free = constant_ops(graph)
+    free = {id(model): constant_ops(model) for model in models}
     segments = [(piece.stage, segment) for piece in pieces for segment in piece.segments]
-    _once("block", [block.name for block in graph.blocks], ((s.block, stage) for stage, s in segments))
+    blocks = [block.name for block in models[0].blocks]
+    _once("block", blocks, ((s.block, stage) for stage, s in segments))
+    at = {segment.block: models[stage] for stage, segment in segments}
     _once(
         "op",
-        [op.name for op in graph.ops if op.name not in free],
+        [op.name for block in blocks for op in at[block].block_ops[block] if op.name not in free[id(at[block])]],
         ((o.op.name, stage) for stage, s in segments for o in s.ops if o.form not in ADDED),
     )
     makers = {name: piece.stage for piece in pieces for s in piece.segments for o in s.ops for name in o.op.outputs}
     ops = {id(model): {op.name: op for op in model.ops} for model in models}
     made = [
-        _piece(model, ops[id(model)], free, pieces, makers, piece, _sizes(piece, axes[piece.stage]))
+        _piece(model, ops[id(model)], free[id(model)], pieces, makers, piece, _sizes(piece, axes[piece.stage]))
         for piece, model in zip(pieces, models, strict=True)
     ]
-    _ends(graph, pieces, makers)
+    _ends(models, pieces, makers)
     return made
 
 
@@ -228,8 +229,12 @@ def _said(graph: Graph, value: Value, sizes: Mapping[str, int]) -> str:
     return value.said(graph, next((axis for axis in sizes if axis in value.state), "tensor"), sizes)
 
 
-def _ends(graph: Graph, pieces: Sequence[Piece], makers: Mapping[str, int]) -> None:
+def _ends(models: Sequence[Graph], pieces: Sequence[Piece], makers: Mapping[str, int]) -> None:
     """Whether the loss, or what a model without one returns, is given by the stage that makes it."""
+    graph = models[0]
+    if graph.loss is not None:
+        # As the stage that makes it has it.
+        graph = models[makers.get(graph.loss.tensor, 0)]
     ends = [graph.loss.tensor] if graph.loss else [name for name in graph.outputs if name in makers]
     for name in ends:
         if name not in makers or name not in pieces[makers[name]].outputs:

@@ -28,9 +28,8 @@ STEPS = ("turns", "parameter_gradient", "reduce", "update", "parameter")
 def prove_queues(model: Graph | Sequence[Graph], program: Program) -> None:
     """PlanError that names device, task and tensor. Linear in tasks. ``model``: one graph, or of each stage its own."""
     graphs = of_stages(model, len(program.pieces))
-    graph = graphs[0]
     for piece in program.pieces:
-        trained = [name for name in piece.outputs if graph.tensor[name].gradient]
+        trained = [name for name in piece.outputs if graphs[piece.stage].tensor[name].gradient]
         if piece.trains != bool(trained):
             raise PlanError(
                 f"stage {piece.stage} is said to be trained, but no gradient comes back to {list(piece.outputs)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from partita.adapters.verify.batch import Example, wide
 from partita.adapters.verify.exact import Exact
 from partita.adapters.verify.prove import Verdict, verify_program
 from partita.plugins.capture_torch import Captured, capture_module
+from partita.spacetime.alike import aligned
 from partita.spacetime.program import Program
 from tests.runtime.models import MODELS
 from tests.runtime.programs import Layout, program
@@ -58,11 +59,12 @@ def model(name: str) -> Model:
 
 @cache
 def captured_at(name: str, samples: int) -> Captured:
-    """One of the runtime's models, in float64, at any number of samples."""
+    """One of the runtime's models, in float64, at any number of samples: with the names that it has at two."""
     kind = MODELS[name]
     with Exact():
         batch = wide(lambda count: kind.batch(count, torch.Generator().manual_seed(0), False))(samples)
-        return capture_module(kind.build, batch, name=name, dtype=torch.float64)
+        found = capture_module(kind.build, batch, name=name, dtype=torch.float64)
+    return found if samples == 2 else replace(found, graph=aligned(found.graph, captured_at(name, 2).graph))
 
 
 def verified(name: str, layout: Layout, **options: Any) -> Verdict:
