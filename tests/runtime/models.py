@@ -153,6 +153,28 @@ class TiedScalar(nn.Module):
         return self.last(self.middle(self.first(x))).mean()
 
 
+class Narrow(nn.Module):
+    """A linear layer, of whose outputs the first is left out: the copy of the others is none for one sample alone."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x.sigmoid())[:, 1:].contiguous()
+
+
+class Narrowing(nn.Module):
+    """Three of them: captured with one sample, ops that follow have other names than with two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = Narrow(8), Narrow(7), Narrow(6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.third(self.second(self.first(x))).square().mean()
+
+
 class Zeros(nn.Module):
     """A scalar weight times the input, and zeros of that shape: no gradient comes back through them."""
 
@@ -292,6 +314,10 @@ def vectors(samples: int, generator: torch.Generator, padded: bool) -> Batch:
     return {"x": torch.randn(samples, 4, 8, generator=generator).half()}
 
 
+def rows(samples: int, generator: torch.Generator, padded: bool) -> Batch:
+    return {"x": torch.randn(samples, 8, generator=generator)}
+
+
 def one_to_n(samples: int, generator: torch.Generator, padded: bool) -> Batch:
     return {"x": torch.arange(1.0, samples + 1)}
 
@@ -325,6 +351,7 @@ MODELS = {
     "mixture": Model(Mixture, unmasked),
     "llama of width 8": Model(lambda: llama(hidden=8, heads=2, kv_heads=2), partial(tokens, seq=4)),
     "skip": Model(Skip, ones, 1),
+    "narrowing": Model(Narrowing, rows),
     "tied scalar": Model(TiedScalar, ones, 1),
     "tied scalar frozen": Model(lambda: TiedScalar(trained=False), ones, 1),
     "noisy": Model(Noisy, ones, 1),

@@ -12,7 +12,10 @@ import torch
 from partita.adapters.verify.planned import verify_plan
 from partita.adapters.verify.prove import Verdict, verify_program
 from partita.adapters.verify.queues import run_queues
-from partita.graph import Graph
+from partita.errors import PlanError
+from partita.graph import Graph, check
+from partita.plugins.capture_torch import capture_module
+from partita.spacetime.alike import aligned, require_alike
 from partita.spacetime.program import Program
 from tests.runtime.models import MODELS
 from tests.spacetime.unlike import CASES, Case, lowered, plan
@@ -74,3 +77,19 @@ def test_by_a_plan_alone() -> None:
     assert other.difference is not None
     assert other.difference.op == next(o.op.name for o in norms[0].ops if o.op.kind == "layer_norm")
     assert (other.difference.device, other.difference.micro_batch) == (1, 0)
+
+
+def test_captures_of_one_sample_and_of_two_fit_together() -> None:
+    kind = MODELS["narrowing"]
+    one, two = (
+        capture_module(kind.build, kind.batch(n, torch.Generator(), False), name="narrowing").graph for n in (1, 2)
+    )
+    names = [[op.name for op in graph.ops] for graph in (one, two)]
+    assert names[0] != names[1]
+    assert len(names[0]) < len(names[1])
+    found = aligned(one, two)
+    require_alike([two, found])
+    check(found)
+    assert [(op.kind, op.block) for op in found.ops] == [(op.kind, op.block) for op in one.ops]
+    with pytest.raises(PlanError, match="captured as other models: what is handed on from block"):
+        require_alike([two, one])
