@@ -80,6 +80,7 @@ def test_every_plan_has_its_part() -> None:
     assert [name for heading in headings for name in re.findall(r"`([^`]+)`", heading)] == list(library())
 
 
-def test_the_example_is_the_file() -> None:
-    example = (Path(__file__).parents[1] / "docs" / "examples" / "my_plan.py").read_text()
+@pytest.mark.parametrize("name", ["my_plan.py", "wide_end.py"])
+def test_an_example_is_the_file(name: str) -> None:
+    example = (Path(__file__).parents[1] / "docs" / "examples" / name).read_text()
     assert f"```py\n{example}```" in PAGE

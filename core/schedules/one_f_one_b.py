@@ -4,7 +4,7 @@ Stage i of S warms up with S − i − 1 forwards, so that it never holds more t
 
 Stages may have unlike numbers of micro-batches (kFkB: a stage of small ones runs several for one of the next). Then a
 stage's backward of turn t comes after as many forwards as the next stage needs for its backward of the same samples,
-and one more: of equal numbers that is t + S − i.
+and as many more as make one more turn of the next stage, or one: of equal numbers that is t + S − i.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def one_f_one_b_of(counts: Sequence[int]) -> dict[int, list[Turn]]:
     behind, next_count = [0], 1
     for stage in reversed(range(len(counts))):
         count, last = counts[stage], stage == len(counts) - 1
+        more = max(1, -(-count // next_count))
         before = []
         for micro in range(count):
             # The last turn of the next stage that has some of the same samples, and the samples of its forwards.
             needed = behind[-(-(micro + 1) * next_count // count) - 1]
-            least = micro if last else -(-needed * count // next_count)
-            before.append(min(count, least + 1))
+            before.append(min(count, micro + 1 if last else -(-needed * count // next_count) + more))
         orders[stage] = _laid(stage, before)
         behind, next_count = before, count
     return dict(sorted(orders.items()))

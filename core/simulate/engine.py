@@ -218,7 +218,7 @@ class _Clock:
                 "between two devices both sides must keep one order"
             )
         transfer = send.transfer
-        key = (transfer.tensor, transfer.what, transfer.shape)
+        key = transfer.sized_by
         size = self.sizes.get(key)
         if size is None:
             size = self.sizes[key] = self.size_bytes(transfer)

@@ -94,7 +94,7 @@ def _changes(
     phases = {(task.kind, task.stage) for task in queue}
 
     def size(transfer: Transfer) -> int:
-        key = (transfer.tensor, transfer.what, transfer.shape)
+        key = transfer.sized_by
         if key not in sizes:
             sizes[key] = ceil(size_bytes(transfer))
         return sizes[key]

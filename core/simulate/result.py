@@ -12,7 +12,7 @@ from partita.plan import MemoryBytes
 from partita.simulate.costs import Costs
 from partita.simulate.engine import Timing
 from partita.simulate.memory import Moment, Peak, held_by, peak, timeline
-from partita.spacetime.program import TURNS, Program, Task, Transfer
+from partita.spacetime.program import TURNS, Program, Task
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Simulation:
         found: dict[tuple[object, ...], float] = {}
         for queue in self.program.queues.values():
             for task in queue:
-                if task.transfer is not None and (key := _sized(task.transfer)) not in found:
+                if task.transfer is not None and (key := task.transfer.sized_by) not in found:
                     found[key] = self.costs.size_bytes(task.transfer)
         return found
 
@@ -117,7 +117,7 @@ class Simulation:
             if task.kind == "send":
                 assert task.transfer is not None
                 sending += end - start
-                sent += self._sizes[_sized(task.transfer)]
+                sent += self._sizes[task.transfer.sized_by]
         return Use(
             compute_seconds=busy - collective,
             collective_seconds=collective,
@@ -126,8 +126,3 @@ class Simulation:
             sent_bytes=sent,
             collective_bytes=fsum(count * costs.collective_bytes[key] for key, count in counts.items()),
         )
-
-
-def _sized(transfer: Transfer) -> tuple[object, ...]:
-    """What a message's bytes depend on."""
-    return transfer.tensor, transfer.what, transfer.shape

@@ -163,6 +163,11 @@ class Transfer:
         """Whether it belongs to the stream of gradients, which runs against that of values."""
         return self.what in ("gradient", "parameter_gradient")
 
+    @property
+    def sized_by(self) -> tuple[object, ...]:
+        """What alone decides how large it is."""
+        return self.tensor, self.what, self.shape, self.samples is None, self.source
+
     def key(self, micro: int | None) -> str:
         """The name of what arrives: of one value each stage that reads it has its own, and so has its gradient.
 

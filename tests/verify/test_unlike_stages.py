@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +13,13 @@ import torch
 from partita.adapters.verify.planned import verify_plan
 from partita.adapters.verify.prove import Verdict, verify_program
 from partita.adapters.verify.queues import run_queues
+from partita.cluster import parse_cluster
+from partita.draft import drafted
+from partita.drafted import plan_function
 from partita.errors import PlanError
 from partita.graph import Graph, check
 from partita.plugins.capture_torch import capture_module
+from partita.problem import Problem
 from partita.spacetime.alike import aligned, require_alike
 from partita.spacetime.program import Program
 from tests.runtime.models import MODELS
@@ -93,3 +98,15 @@ def test_captures_of_one_sample_and_of_two_fit_together() -> None:
     assert [(op.kind, op.block) for op in found.ops] == [(op.kind, op.block) for op in one.ops]
     with pytest.raises(PlanError, match="captured as other models: what is handed on from block"):
         require_alike([two, one])
+
+
+@pytest.mark.slow
+def test_the_example_of_the_documentation() -> None:
+    """A tied table that neither stage cuts, copies of it on one side and wider ones on the other."""
+    example = Path(__file__).parents[2] / "docs" / "examples" / "wide_end.py"
+    kind, name = MODELS["gpt2"], f"{example}:wide_end"
+    problem = Problem(captured_at("gpt2", 2).graph, parse_cluster("cpu", 4), 16, precision="fp64", target="partita")
+    found = drafted(plan_function(name), name, problem, {"first": 4, "last": 2})
+    assert [(stage.dp, stage.tp, stage.samples) for stage in found.stages] == [(2, 1, 4), (1, 2, 8)]
+    verdict = verify_plan(found, kind.build, lambda n: kind.batch(n, torch.Generator().manual_seed(0), False), name)
+    assert verdict.equal, verdict.difference
