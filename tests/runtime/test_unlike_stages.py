@@ -17,7 +17,7 @@ from tests.verify.models import captured_at
 
 # Those that fit on the pool's four ranks, and that train with the draws of one device: without dropout.
 NAMES = [name for name, case in CASES.items() if case.devices <= 4 and "dropout" not in case.model]
-FAST = {"dp2 to tp2", "half the micro-batches"}
+FAST = {"one sample behind two", "one sample before two"}
 
 
 def _lowered(case: Case) -> Lowered:
