@@ -74,9 +74,9 @@ def train(family: str, dtype: str, layout: Layout, steps: int) -> dict[str, floa
     worst = {"loss": 0.0, "gradient": 0.0, "weight": 0.0}
     for step in range(steps):
         batch = MODELS[family].batch(layout.dp * count * samples, torch.Generator().manual_seed(step), True)
-        turns = [mine.lowered.program.share(mine.groups.rank).interval(place.data, turn) for turn in range(count)]
-        micro = [{name: value[start:stop] for name, value in batch.items()} for start, stop in turns]
-        loss = mine.runtime.step(iter(micro), engine)
+        starts = [(place.data * count + index) * samples for index in range(count)]
+        shares = [{name: value[start : start + samples] for name, value in batch.items()} for start in starts]
+        loss = mine.runtime.step(iter(shares), engine)
         optimizer.zero_grad()
         expected = model(**batch)
         expected.backward()
