@@ -121,7 +121,10 @@ class Stage:
 
 @dataclass(frozen=True)
 class Order:
-    """A named generator of schedules with its arguments; or, named ``turns``, every device's turns themselves."""
+    """A named generator of schedules with its arguments; or, named ``turns``, every device's turns themselves.
+
+    ``micro_batches`` are those of each stage; where stages have unlike numbers, the most of any.
+    """
 
     __pydantic_config__ = STRICT
 

@@ -13,11 +13,12 @@ from partita.cluster import parse_cluster
 from partita.draft import Draft, divide_state, drafted, offload, op_assign, op_order, op_trans, recompute
 from partita.drafted import library, plan_function
 from partita.errors import InputError, PartitaError, PlanError
-from partita.plan import Axis, Plan
+from partita.plan import Axis, Order, Plan
 from partita.problem import Problem
 from partita.schedules import Phase, Turn
 from partita.simulate.predict import predicted
 from partita.spacetime.lower import lower_to_time
+from partita.spacetime.program import Share
 
 pytest.importorskip("torch")
 
@@ -66,6 +67,7 @@ CUT = {
     "none": (BLOCKS, "batch", Axis("micro", 0, "turns"), 'axis "micro" has the size 0; a whole number, at least 1'),
     "another size": (BLOCKS, "heads", Axis("context", 2, "space"), 'stage "stage0" has context=1, and not 2'),
     "micro-batches": (BLOCKS, "batch", Axis("micro", 3, "turns"), "2 data-parallel copies; 1 and 2 micro-batches work"),
+    "of a part": (BLOCKS[1:], "batch", Axis("micro", 2, "turns"), "micro-batches of some of its blocks: without"),
 }
 
 
@@ -248,3 +250,24 @@ def test_a_function_that_is_not_there(tmp_path: Path) -> None:
     path.write_text("from partita.draft import *\ndef mine(draft): pass\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"has no function \"mien\". Did you mean 'mine'\?"):
         plan_function(f"{path}:mien")
+
+
+def halves(draft: Draft, first: int, last: int, schedule: str = "1f1b", **turns: object) -> None:
+    op_assign(draft, BLOCKS[:3], [0])
+    op_assign(draft, BLOCKS[3:], [1])
+    op_trans(draft, BLOCKS[:3], "batch", Axis("micro", first, "turns"))
+    op_trans(draft, BLOCKS[3:], "batch", Axis("micro", last, "turns"))
+    op_order(draft, schedule, **turns)
+
+
+def test_stages_may_have_micro_batches_of_their_own() -> None:
+    found = plan(partial(halves, first=4, last=2))
+    assert [(stage.samples, stage.micro_batches) for stage in found.stages] == [(1, 4), (2, 2)]
+    assert found.order == Order("1f1b", 2, 4)
+    assert lower_to_time(problem(1).graph, found).shares == (Share(1, 4, 1), Share(1, 2, 2))
+    turns = {0: [Turn(0, "forward", 3)], 1: [Turn(1, "forward", 2)]}
+    with pytest.raises(PlanError, match=r"turns of device 1: .* is of micro-batch 2; there are 2, from 0"):
+        plan(partial(halves, first=4, last=2, turns=turns))
+    zero_bubble = plan(partial(halves, first=4, last=2, schedule="zb-h1"))
+    with pytest.raises(PlanError, match='"zb-h1" needs as many micro-batches in each stage; these have 4 and 2'):
+        lower_to_time(problem(1).graph, zero_bubble)
