@@ -143,6 +143,15 @@ class _Queue:
                 + (f"device {', '.join(map(str, peers))}" if peers else "none: the device has it itself")
             )
         self._moves(task, edge)
+        if task.micro is None:
+            left = [
+                peer
+                for kind, other, peer in self.wanted[stage]
+                if (kind, other) == (task.kind, edge) and not self.done[(kind, edge, peer), None]
+            ]
+            goes = task.kind == "send" and edge.backwards and not left
+            if task.frees != (task.reads if goes else ()):
+                self._fail(f"frees {list(task.frees)}; a gradient goes with its last send, and nothing else does here")
 
     def _moves(self, task: Task, edge: Transfer) -> None:
         """A message is of what the transfer says."""
