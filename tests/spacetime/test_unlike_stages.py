@@ -189,6 +189,7 @@ def test_a_mutant_is_refused_and_named(kind: str) -> None:
     assert broken >= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dp2 to one device", "2 to 3 of 6"])
 def test_any_task_left_out_or_doubled(name: str) -> None:
     models, program = found(name)
@@ -366,3 +367,18 @@ def test_any_stages_are_valid_and_come_to_an_end() -> None:
     assert met["join of 1"] > 100
     assert met["join of 2"] > 100
     assert met["join of 3"] > 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["2 to 3 of 6", "tied, fewer copies"])
+def test_any_name_left_out(name: str) -> None:
+    models, program = found(name)
+    for device, queue in program.queues.items():
+        for place, task in enumerate(queue):
+            for words in ("reads", "writes", "frees"):
+                has = getattr(task, words)
+                for at in range(len(has)):
+                    changed = replace(task, **{words: (*has[:at], *has[at + 1 :])})
+                    mutant = (*queue[:place], changed, *queue[place + 1 :])
+                    with pytest.raises(PlanError):
+                        prove(models, replace(program, queues={**program.queues, device: mutant}))
