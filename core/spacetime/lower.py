@@ -8,10 +8,11 @@ from partita.errors import PlanError, listed
 from partita.graph import Graph
 from partita.plan import Plan, Stage
 from partita.spacetime.alike import loss_of, of_stages, require_alike
-from partita.spacetime.preserve import Version, preserve, shared_parameters
+from partita.spacetime.preserve import Version, preserve
 from partita.spacetime.program import Program, Share
 from partita.spacetime.prove import prove, prove_any
 from partita.spacetime.schedule import assign, order
+from partita.spacetime.shared import shared_parameters
 from partita.spacetime.transform import BlockCode, StageCode, transform
 
 

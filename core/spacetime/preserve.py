@@ -12,15 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
 
 from partita.errors import PlanError
 from partita.graph import Graph
-from partita.graph.model import ITEM_BYTES
 from partita.schedules import Turn
 from partita.spacetime.communication import Meshes
 from partita.spacetime.crossing import Crossing, require_divisible
 from partita.spacetime.program import Piece, Place, Share, Task, Transfer, made, put_off_by, saved
+from partita.spacetime.shared import end_of_step, new_value, require_counterparts, shared_parameters
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class Version:
     def copies(self) -> list[Transfer]:
         """New values of parameters from their owners to the stages with copies. A frozen one never changes."""
         return [
-            _parameter(self.graph, self.pieces, *pair)
+            new_value(self.graph, self.pieces, *pair)
             for pair in shared_parameters(self.graph, self.pieces)
             if self.graph.tensor[pair[0]].gradient
         ]
@@ -69,14 +68,14 @@ def preserve(
     meshes, queues = Meshes(places, devices_of), {}
     crossing = Crossing(meshes, shares, version.of_stages)
     for name, owner, copy in shared_parameters(version.graph, version.pieces):
-        _require_counterparts(version, name, owner, copy, meshes)
+        require_counterparts(version.pieces, name, owner, copy, meshes)
     for edge in version.edges if shares else ():
         require_divisible(edge, crossing.rows, shares)
     for device in sorted(places):
         # Whether all of them have turns is for the proof to say.
         micro_batches = 1 + max((turn.micro for turn in turns[device]), default=-1)
         tasks = _all_turns([version] * micro_batches, device, crossing, turns[device])
-        queues[device] = (*tasks, *_step(version, device, meshes))
+        queues[device] = (*tasks, *end_of_step(version.copies, device, meshes))
     return in_order(queues)
 
 
@@ -95,7 +94,7 @@ def step_tasks(
     version: Version, device: int, places: Mapping[int, tuple[Place, ...]], devices_of: Sequence[Sequence[int]]
 ) -> tuple[Task, ...]:
     """A device's end of a step, after its last turn."""
-    return _step(version, device, Meshes(places, devices_of))
+    return end_of_step(version.copies, device, Meshes(places, devices_of))
 
 
 def _all_turns(versions: Sequence[Version], device: int, crossing: Crossing, turns: Sequence[Turn]) -> tuple[Task, ...]:
@@ -327,76 +326,3 @@ def _received_in_order(
 
 def _gradient(edge: Transfer) -> Transfer:
     return replace(edge, what="gradient", source=edge.target, target=edge.source)
-
-
-def shared_parameters(graph: Graph, pieces: Sequence[Piece]) -> list[tuple[str, int, int]]:
-    """(parameter, owner's stage, copy's stage) for every copy, in order of parameter and stage."""
-    owner = {name: piece.stage for piece in pieces for name in piece.parameters if name not in piece.copies}
-    return sorted((name, owner[name], piece.stage) for piece in pieces for name in piece.copies)
-
-
-def _parameter(graph: Graph, pieces: Sequence[Piece], name: str, owner: int, copy: int) -> Transfer:
-    tensor = graph.tensor[name]
-    shape = list(tensor.shape)
-    shard = pieces[owner].parameters[name]
-    if shard is not None:
-        shape[shard.dim] = shard.padded // shard.pieces
-    size = prod(shape) * ITEM_BYTES[tensor.dtype]
-    return Transfer(name, "parameter", owner, copy, tuple(shape), tensor.dtype, size)
-
-
-def _step(version: Version, device: int, meshes: Meshes) -> tuple[Task, ...]:
-    """The end of a step: gradients of copies to their owners, sums over devices, the update, new values to the copies.
-
-    Stages of one device hold one parameter together: nothing is sent.
-    """
-    edges = version.copies
-    gradients = [replace(edge, what="parameter_gradient", source=edge.target, target=edge.source) for edge in edges]
-    stages = meshes.stages(device)
-    return (
-        *_exchanged(gradients, device, meshes),
-        *(Task("reduce", stage) for stage in stages),
-        *(Task("update", stage) for stage in stages),
-        *_exchanged(edges, device, meshes),
-    )
-
-
-def _exchanged(edges: Sequence[Transfer], device: int, meshes: Meshes) -> list[Task]:
-    """The device's sends, then its receives."""
-    sends, receives = [], []
-    for stage in meshes.stages(device):
-        for edge in edges:
-            if stage not in (edge.source, edge.target):
-                continue
-            name, owner = (edge.sent(None),), edge.target if edge.backwards else edge.source
-            pairs = meshes.shared(edge.source, edge.target, owner)
-            peers = [target for source, target in pairs if (edge.source, source) == (stage, device)]
-            for peer in peers:
-                # A parameter stays, its gradient goes.
-                frees = name if edge.backwards and peer == peers[-1] else ()
-                sends.append(Task("send", stage, None, edge, peer=peer, reads=name, frees=frees))
-            for source, target in pairs:
-                if (edge.target, target) == (stage, device):
-                    receives.append(Task("receive", stage, None, edge, peer=source, writes=(edge.key(None),)))
-    return sends + receives
-
-
-def _require_counterparts(version: Version, name: str, owner: int, copy: int, meshes: Meshes) -> None:
-    """PlanError unless each device of the one stage has its part of a shared parameter from one of the other."""
-    widths = [len(meshes.copy(stage, 0)) for stage in (owner, copy)]
-    both = [device for device in meshes.devices_of[owner] if copy in meshes.stages(device)]
-    pieces = [version.pieces[stage] for stage in (owner, copy)]
-    cut = any(piece.parameters[name] is not None or piece.partial.get(name) for piece in pieces)
-    if widths[0] != widths[1] and (cut or both):
-        raise PlanError(
-            f'parameter "{name}" is shared by the stages {owner} and {copy}, whose copies have {widths[0]} and '
-            f"{widths[1]} devices; as many in both work"
-            + (", and so do devices of their own" if not cut else ", and so does a parameter that neither cuts")
-        )
-    for device in both:
-        places = [meshes.place(device, stage).tensor for stage in (owner, copy)]
-        if places[0] != places[1]:
-            raise PlanError(
-                f'parameter "{name}" is shared by the stages {owner} and {copy}; device {device} is number '
-                f"{places[0]} of a copy of the one and number {places[1]} of the other; the same in both works"
-            )

@@ -1,0 +1,89 @@
+"""Parameters that several stages read, and the end of a step: one owner, the first; the others have copies.
+
+The others send it their gradients before the update and get the new value after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from partita.errors import PlanError
+from partita.graph import Graph
+from partita.graph.model import ITEM_BYTES
+from partita.spacetime.communication import Meshes
+from partita.spacetime.program import Piece, Task, Transfer
+
+
+def shared_parameters(graph: Graph, pieces: Sequence[Piece]) -> list[tuple[str, int, int]]:
+    """(parameter, owner's stage, copy's stage) for every copy, in order of parameter and stage."""
+    owner = {name: piece.stage for piece in pieces for name in piece.parameters if name not in piece.copies}
+    return sorted((name, owner[name], piece.stage) for piece in pieces for name in piece.copies)
+
+
+def new_value(graph: Graph, pieces: Sequence[Piece], name: str, owner: int, copy: int) -> Transfer:
+    """A parameter's way from its owner to a stage with a copy, each device's part."""
+    tensor = graph.tensor[name]
+    shape = list(tensor.shape)
+    shard = pieces[owner].parameters[name]
+    if shard is not None:
+        shape[shard.dim] = shard.padded // shard.pieces
+    size = prod(shape) * ITEM_BYTES[tensor.dtype]
+    return Transfer(name, "parameter", owner, copy, tuple(shape), tensor.dtype, size)
+
+
+def end_of_step(edges: Sequence[Transfer], device: int, meshes: Meshes) -> tuple[Task, ...]:
+    """The end of a step: gradients of copies to their owners, sums over devices, the update, new values to the copies.
+
+    ``edges`` are the new values'. Stages of one device hold one parameter together: nothing is sent.
+    """
+    gradients = [replace(edge, what="parameter_gradient", source=edge.target, target=edge.source) for edge in edges]
+    stages = meshes.stages(device)
+    return (
+        *_exchanged(gradients, device, meshes),
+        *(Task("reduce", stage) for stage in stages),
+        *(Task("update", stage) for stage in stages),
+        *_exchanged(edges, device, meshes),
+    )
+
+
+def _exchanged(edges: Sequence[Transfer], device: int, meshes: Meshes) -> list[Task]:
+    """The device's sends, then its receives."""
+    sends, receives = [], []
+    for stage in meshes.stages(device):
+        for edge in edges:
+            if stage not in (edge.source, edge.target):
+                continue
+            name, owner = (edge.sent(None),), edge.target if edge.backwards else edge.source
+            pairs = meshes.shared(edge.source, edge.target, owner)
+            peers = [target for source, target in pairs if (edge.source, source) == (stage, device)]
+            for peer in peers:
+                # A parameter stays, its gradient goes.
+                frees = name if edge.backwards and peer == peers[-1] else ()
+                sends.append(Task("send", stage, None, edge, peer=peer, reads=name, frees=frees))
+            for source, target in pairs:
+                if (edge.target, target) == (stage, device):
+                    receives.append(Task("receive", stage, None, edge, peer=source, writes=(edge.key(None),)))
+    return sends + receives
+
+
+def require_counterparts(pieces: Sequence[Piece], name: str, owner: int, copy: int, meshes: Meshes) -> None:
+    """PlanError unless each device of the one stage has its part of a shared parameter from one of the other."""
+    widths = [len(meshes.copy(stage, 0)) for stage in (owner, copy)]
+    both = [device for device in meshes.devices_of[owner] if copy in meshes.stages(device)]
+    both_pieces = [pieces[stage] for stage in (owner, copy)]
+    cut = any(piece.parameters[name] is not None or piece.partial.get(name) for piece in both_pieces)
+    if widths[0] != widths[1] and (cut or both):
+        raise PlanError(
+            f'parameter "{name}" is shared by the stages {owner} and {copy}, whose copies have {widths[0]} and '
+            f"{widths[1]} devices; as many in both work"
+            + (", and so do devices of their own" if not cut else ", and so does a parameter that neither cuts")
+        )
+    for device in both:
+        places = [meshes.place(device, stage).tensor for stage in (owner, copy)]
+        if places[0] != places[1]:
+            raise PlanError(
+                f'parameter "{name}" is shared by the stages {owner} and {copy}; device {device} is number '
+                f"{places[0]} of a copy of the one and number {places[1]} of the other; the same in both works"
+            )
