@@ -51,10 +51,11 @@ def partita_planner(problem: Problem) -> Plan:
 # First, so that the verbs of others stand after these in the help.
 @hookimpl(tryfirst=True)
 def partita_verbs(app: typer.Typer) -> None:
-    from partita.cli import compare, explain, plan, run, simulate
+    from partita.cli import compare, explain, plan, redistribute, run, simulate
 
     app.command("plan", epilog=plan.EXAMPLES)(plan.plan)
     app.command("explain", epilog=explain.EXAMPLES)(explain.explain)
     app.command("simulate", epilog=simulate.EXAMPLES)(simulate.simulate)
     app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
+    app.command("redistribute", epilog=redistribute.EXAMPLES)(redistribute.redistribute)
     app.command("run", epilog=run.EXAMPLES, context_settings={"allow_interspersed_args": False})(run.run)

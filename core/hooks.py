@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from partita.graph import Graph
     from partita.plan import Plan
     from partita.problem import Problem
+    from partita.redistribution import ArrayType, Step
     from partita.schedules import Schedule
     from partita.simulate import Simulation
 
@@ -124,6 +125,27 @@ def partita_schedule(name: str) -> Schedule | None:
     Called for an order's generator that isn't one of Partita's own, by whoever lowers, proves or runs a plan. Its turns
     have to be the same wherever they are asked for: each rank makes them for itself. None leaves the name to the next
     plugin; where no plugin knows it, the plan is wrong.
+    """
+
+
+@hookspec
+def partita_peer_redistribution(
+    source: ArrayType, target: ArrayType, item_bytes: int
+) -> Iterable[tuple[str, tuple[Step, ...]]] | None:
+    """How other libraries would redistribute an array, by name: ``("DTensor greedy", steps)``.
+
+    Called by ``redistribute`` once its own answer is known; both are priced alike. Elements are ``item_bytes`` wide.
+    The steps lead from ``source`` to ``target`` and are those that the library itself would take. None, or a name left
+    out: it isn't installed, or can't state this redistribution.
+    """
+
+
+@hookspec(firstresult=True)
+def partita_function(name: str) -> Callable[..., Any] | None:
+    """A function on the tensors of a framework that stands in the package ``partita`` by its name.
+
+    Called when ``partita.NAME`` is read the first time, for the names in ``partita.FUNCTIONS``. None leaves the name to
+    the next plugin; where no plugin answers, or its framework isn't installed, there is no such attribute.
     """
 
 

@@ -45,8 +45,12 @@ def check_target(plan: Plan) -> None:
         raise PlanError(f"target {plan.target} can't train this plan: {'; '.join(reasons)}; target partita can")
 
 
-def check_wishes(plan: Plan, comparing: bool, checkpoint: Path | None) -> None:
+def check_wishes(plan: Plan, comparing: bool, checkpoint: Path | None, resume: Path | None) -> None:
     """InputError for what this plan can't be trained with. Makes the checkpoint's folder."""
+    if comparing and resume is not None:
+        raise InputError(f"--compare with --resume {resume}: the one device begins with fresh weights")
+    if resume is not None and not resume.is_dir():
+        raise InputError(f"--resume {resume}: no such folder")
     if comparing and plan.precision != "fp32":
         raise InputError(f"--compare with a plan in {plan.precision}: losses are compared in fp32")
     if plan.target != "deepspeed" and plan.precision in ("bf16", "fp16"):
@@ -54,13 +58,11 @@ def check_wishes(plan: Plan, comparing: bool, checkpoint: Path | None) -> None:
             f"--target {plan.target} trains in the precision of the weights, without master copies: {plan.precision} "
             "would lose small updates; use --target deepspeed or --precision fp32"
         )
-    if checkpoint is not None and plan.target != "deepspeed":
-        raise InputError(
-            f"--checkpoint {checkpoint}: checkpoints are DeepSpeed's, the plan is for {plan.target}; plan for deepspeed"
-        )
     if checkpoint is not None:
         # Now, and not after hours of training.
         try:
             checkpoint.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"--checkpoint {checkpoint}: can't be made: {error.strerror}") from None
+        if plan.target != "deepspeed" and any(checkpoint.iterdir()) and not (checkpoint / ".metadata").exists():
+            raise InputError(f"--checkpoint {checkpoint}: has files that are no checkpoint; give another folder")

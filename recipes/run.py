@@ -38,7 +38,8 @@ def main(recipe: TrainedRecipe, name: str, arguments: Sequence[str]) -> int:
         plan_function: options.PlanFunction = None,
         learning_rate: Annotated[float, typer.Option(help="Of Adam.")] = 1e-3,
         seed: Annotated[int, typer.Option(help="Of weights and samples.")] = 0,
-        checkpoint: Annotated[Path | None, typer.Option(help="Save DeepSpeed's checkpoint here at the end.")] = None,
+        checkpoint: Annotated[Path | None, typer.Option(help="Save a checkpoint here at the end.")] = None,
+        resume: Annotated[Path | None, typer.Option(help="Go on from a checkpoint of this plan's.")] = None,
         comparing: Annotated[
             bool, typer.Option("--compare", help="Train on one device too; exit 1 if not equal.")
         ] = False,
@@ -52,10 +53,11 @@ def main(recipe: TrainedRecipe, name: str, arguments: Sequence[str]) -> int:
             chosen = _plan(name, cluster, devices, global_batch, seq, precision, target, fix or [], plan_function)
         check_model(name, chosen, str(plan))
         check_target(chosen)
-        check_wishes(chosen, comparing, checkpoint)
+        check_wishes(chosen, comparing, checkpoint, resume)
         # The ranks read the files again; here a mistake is said once, and before they start.
         recipe.check(chosen, str(plan), files)
         words = shared_words(steps, learning_rate, seed, files)
+        words += ["--resume", str(resume)] if resume else []
         with tempfile.TemporaryDirectory(prefix="partita-") as folder:
             status = start_ranks(name, chosen, words, Path(folder), checkpoint)
             if status or not comparing:

@@ -21,8 +21,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from partita.adapters.deepspeed.initialize import initialize
+from partita.adapters.torch.checkpoint import save_checkpoint
 from partita.adapters.torch.engine import TorchEngine, optimizers
 from partita.adapters.torch.prepare import DTYPES, Lowered, lower_model, prepare, realiser
+from partita.adapters.torch.resume import load_checkpoint
 from partita.errors import PartitaError
 from partita.files import write_text
 from partita.plan import Plan, load_plan
@@ -39,15 +41,18 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--losses", help="write the losses to this file as JSON")
-    parser.add_argument("--checkpoint", help="save DeepSpeed's checkpoint to this folder at the end")
+    parser.add_argument("--checkpoint", help="save a checkpoint to this folder at the end")
+    parser.add_argument("--resume", help="go on from a checkpoint that this plan's engine loads")
     return parser
 
 
 class Trainer(NamedTuple):
-    """One step on this copy's micro-batches, which returns the loss of the global batch; and DeepSpeed's checkpoint."""
+    """One step on this copy's micro-batches, which returns the loss of the global batch; saving a checkpoint, and
+    loading one, which returns the number of steps that were trained."""
 
     step: Callable[[Iterator[dict[str, Tensor]]], float]
-    save: Callable[[str], object] | None
+    save: Callable[[str], object]
+    load: Callable[[str], int]
 
 
 def trainer(plan: Plan, lowered: Lowered, given: argparse.Namespace, device: torch.device) -> Trainer:
@@ -60,10 +65,23 @@ def trainer(plan: Plan, lowered: Lowered, given: argparse.Namespace, device: tor
         engine = initialize(
             plan, lowered, optimizer=adam, config={"gradient_clipping": 0.0}, seed=given.seed, device=device
         )
-        return Trainer(engine.train_batch, engine.save_checkpoint)
+
+        def load_deepspeed(folder: str) -> int:
+            engine.load_checkpoint(folder)
+            return int(engine.global_steps)
+
+        return Trainer(engine.train_batch, engine.save_checkpoint, load_deepspeed)
     prepared = prepare(lowered, seed=given.seed, device=device, realise=realiser(lowered, plan.target))
     plain = TorchEngine(prepared.stages, prepared.groups, optimizers(prepared.stages, adam))
-    return Trainer(lambda batches: prepared.runtime.step(batches, plain), None)
+    runtime = prepared.runtime
+
+    def load(folder: str) -> int:
+        load_checkpoint(runtime, plain, folder)
+        return runtime.steps
+
+    return Trainer(
+        lambda batches: runtime.step(batches, plain), lambda folder: save_checkpoint(runtime, plain, folder), load
+    )
 
 
 def micro_batches(batch: Mapping[str, Tensor], share: Share, copy: int) -> Iterator[dict[str, Tensor]]:
@@ -91,7 +109,8 @@ def train(recipe: TrainedRecipe, files: Files, given: argparse.Namespace) -> Non
 
     share, copy = lowered.program.share(dist.get_rank()), lowered.program.places[dist.get_rank()][0].data
     predicted, losses = plan.predicted.step_seconds, []
-    for step in range(given.steps):
+    first = trained.load(given.resume) if given.resume else 0
+    for step in range(first, first + given.steps):
         start = time.perf_counter()
         batch = work.batch(step, plan.global_batch)
         losses.append(trained.step(micro_batches(batch, share, copy)))
@@ -103,7 +122,7 @@ def train(recipe: TrainedRecipe, files: Files, given: argparse.Namespace) -> Non
                 f"step {seconds:.3f} s (predicted {predicted:.3f} s)",
                 flush=True,
             )
-    if given.checkpoint and trained.save:
+    if given.checkpoint:
         trained.save(given.checkpoint)
     if given.losses and dist.get_rank() == 0:
         write_text(given.losses, json.dumps(losses))

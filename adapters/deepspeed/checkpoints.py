@@ -96,11 +96,11 @@ def save_whole(
         save(hidden)
     failure = files.failure
     try:
-        _agree(engine, failure)
+        agree_on(engine, failure)
         if first:
             named = save_latest and engine.global_rank == 0
             failure = _publish(partial, final, Path(folder, LATEST) if named else None)
-        _agree(engine, failure)
+        agree_on(engine, failure)
     finally:
         if first:
             shutil.rmtree(partial, ignore_errors=True)
@@ -145,7 +145,7 @@ def read_first(engine: DeepSpeedEngine, folder: str, tag: object, optimizer: boo
         _same_plan(engine, read[names[0]], Path(folder, str(tag)))
     except PartitaError as error:
         failure = error
-    _agree(engine, failure)
+    agree_on(engine, failure)
     with _through(engine, read):
         yield
 
@@ -185,8 +185,8 @@ def _same_plan(engine: DeepSpeedEngine, state: Mapping[str, Any], path: Path) ->
     saved, own = state.get("mp_world_size"), engine.mp_world_size
     if saved != own:
         raise InputError(
-            f"{path}: was saved by a plan that lays a copy of the model on {saved} devices, this one on {own}; hold "
-            "the plan (fix pp and tp), or load the dense weights before deepspeed.initialize"
+            f"{path}: was saved by a plan that lays a copy of the model on {saved} devices, this one on {own}; partita "
+            "reshard writes it for this plan; or hold the plan (fix pp and tp)"
         )
 
 
@@ -198,5 +198,6 @@ def _same_everywhere(tag: str) -> None:
         raise InputError(f"save_checkpoint was given different tags: {words}; all ranks save one checkpoint")
 
 
-def _agree(engine: DeepSpeedEngine, failure: Exception | None) -> None:
+def agree_on(engine: DeepSpeedEngine, failure: Exception | None) -> None:
+    """Raise the failure of the first rank that has one, on every rank. Collective."""
     agree(ProcessGroup(dist.group.WORLD), failure, torch.zeros((), dtype=torch.float64, device=engine.device))

@@ -21,6 +21,8 @@ from deepspeed.runtime.zero.config import ZeroStageEnum
 from torch import Tensor
 
 from partita.adapters.deepspeed.checkpoints import named_by_latest, read_first, save_whole
+from partita.adapters.deepspeed.layout import LAYOUT, described
+from partita.adapters.deepspeed.resharded import is_resharded, load_resharded
 from partita.adapters.torch.begin import Batch
 from partita.adapters.torch.engine import clip_gradients
 from partita.adapters.torch.runtime import Runtime
@@ -106,17 +108,26 @@ class PlannedEngine(DeepSpeedEngine):
         universal = self.load_universal_checkpoint()
         tag = named_by_latest(load_dir) if tag is None and not universal else tag
         optimizer = load_optimizer_states and not load_module_only
-        with nullcontext() if tag is None or universal else read_first(self, load_dir, tag, optimizer):
-            path, state = super().load_checkpoint(
-                load_dir, tag, load_module_strict, load_optimizer_states, load_lr_scheduler_states, load_module_only,
-                custom_load_fn,
-            )  # fmt: skip
+        path: str | None
+        if tag is not None and not universal and is_resharded(load_dir, tag):
+            path, state = load_resharded(self, load_dir, tag, optimizer, load_lr_scheduler_states, load_module_only)
+        else:
+            with nullcontext() if tag is None or universal else read_first(self, load_dir, tag, optimizer):
+                path, state = super().load_checkpoint(
+                    load_dir, tag, load_module_strict, load_optimizer_states, load_lr_scheduler_states,
+                    load_module_only, custom_load_fn,
+                )  # fmt: skip
         if state is not None and not load_module_only:
             self.resume(state)
         return path, state
 
     def resume(self, state: Mapping[str, Any]) -> None:
         """What else goes on from a checkpoint's state. Here nothing does: draws are keyed by DeepSpeed's steps."""
+
+    def _common_checkpoint_state(self, *args: Any) -> dict[str, Any]:
+        stage = self.runtime.stage
+        layout = described(self, stage, len(self.runtime.program.pieces), dict(stage.context.coordinates))
+        return {**super()._common_checkpoint_state(*args), LAYOUT: layout}
 
     def is_gradient_accumulation_boundary(self) -> bool:
         return self.boundary if hasattr(self, "runtime") else super().is_gradient_accumulation_boundary()

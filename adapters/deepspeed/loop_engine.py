@@ -198,7 +198,8 @@ class LoopEngine(PlannedEngine):
         return {**super()._common_checkpoint_state(*args), CALLS: self.loop.steps}
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        self.loop.steps = state[CALLS]
+        # A checkpoint that didn't come from a loop has counted steps alone.
+        self.loop.steps = state.get(CALLS, self.global_steps * self.gradient_accumulation_steps())
 
     def module_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         # DeepSpeed's own checkpoints hold what each rank has.

@@ -60,8 +60,10 @@ class Exchange:
             return []
         place = self.before.mesh.place[device]
         if self.step.op not in ("direct", "all-permute"):
-            return [copy for other in self._group(device) if other != device
-                    for copy in self._taken_in_group(other) if copy.source == device]  # fmt: skip
+            # Whether its taker adds it up is the taker's business.
+            boxes = {other: self.after.boxes[self.after.mesh.place[other]] for other in self._group(device)}
+            return [Copy(device, other, box) for other, wanted in boxes.items() if other != device
+                    and (box := _both(self.before.boxes[place], wanted)) is not None]  # fmt: skip
         shared = self._shared(int(self.before.tiles[place]), int(self.before.parts[place]))
         return [copy for copy in shared if copy.source == device]
 
@@ -78,7 +80,7 @@ class Exchange:
         if self.step.op in LOCAL:
             return self._kept(device)
         adds = self.step.op in ("all-reduce", "reduce-scatter")
-        found = []
+        found: list[Copy] = []
         for other in self._group(device):
             box = _both(self.before.boxes[self.before.mesh.place[other]], self.after.boxes[place])
             if box is not None:

@@ -13,6 +13,8 @@ import numpy as np
 
 from partita.errors import InputError
 
+LARGEST = 1_000_000
+
 
 @dataclass(frozen=True)
 class Mesh:
@@ -55,6 +57,8 @@ class Mesh:
                 raise InputError(f'mesh "{text}": "{entry}" is no axis with its size, such as x=2')
             axes.append((found[1], int(found[2])))
         places = prod(size for _, size in axes)
+        if places > LARGEST:
+            raise InputError(f'mesh "{text}" has {places:,} places; {LARGEST:,} at most')
         return cls(tuple(axes), tuple(range(places) if devices is None else devices))
 
     def __str__(self) -> str:

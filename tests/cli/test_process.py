@@ -49,7 +49,7 @@ def test_answers_are_quick(words: list[str], seconds: float) -> None:
 
 
 def test_every_verb_has_help_with_examples() -> None:
-    for verb in ("plan", "explain", "simulate", "compare", "run"):
+    for verb in ("plan", "explain", "simulate", "compare", "redistribute", "run"):
         done = subprocess.run([CLI, verb, "--help"], capture_output=True, text=True, check=True)
         assert f"\n    partita {verb} " in done.stdout
         assert done.stderr == ""

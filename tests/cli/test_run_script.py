@@ -45,7 +45,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(folder: Path, *command: object, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if name != "RANK"}
+    """The command in the folder, among the tests' own variables but for those that ``partita run`` goes by."""
+    own = ("RANK", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+    environment = {name: value for name, value in os.environ.items() if name not in own}
     return subprocess.run(
         [str(word) for word in command], cwd=folder, env={**environment, **variables}, capture_output=True, text=True,
         timeout=120,

@@ -1,6 +1,7 @@
 """A rank that fails ends the run within a minute, is named, leaves no process; the last checkpoint goes on.
 
-Real processes, started by ``partita run`` and by torchrun, in which an unmodified script trains under a plan.
+Real processes, started by ``partita run`` and by torchrun, in which an unmodified script trains under a plan. Where
+nothing fails, the script runs on the ranks of the pool.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+
+from tests.ranks.pool import Pool
+from tests.ranks.script import script
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -39,6 +43,25 @@ NAMED = {
 GONE_SECONDS = 60
 
 
+def arguments(plan: str, folder: Path, failure: str) -> list[str]:
+    """The script's own."""
+    config = folder / "config.json"
+    config.write_text(json.dumps({**BASE, **CONFIGS[plan]}))
+    return [str(config), str(folder), str(STEPS), failure]
+
+
+def losses(out: str) -> dict[int, float]:
+    """By step."""
+    return {int(step): float(loss) for step, loss in re.findall(r"^step (\d+) loss (\S+)$", out, re.M)}
+
+
+def to_the_end(pool: Pool, plan: str, folder: Path) -> dict[int, float]:
+    """The losses of the script where nothing fails, from the folder's last checkpoint on."""
+    ranks = pool.run(script, 2, str(SCRIPT), arguments(plan, folder, "none"), str(folder), timeout=120)
+    assert [rank.status for rank in ranks] == [0, 0], ranks
+    return losses(ranks[0].out)
+
+
 @dataclass(frozen=True)
 class Run:
     """One start of the script in a folder."""
@@ -48,10 +71,7 @@ class Run:
     folder: Path
 
     def begin(self, failure: str, **variables: str) -> subprocess.Popen[bytes]:
-        self.folder.mkdir(exist_ok=True)
-        config = self.folder / "config.json"
-        config.write_text(json.dumps({**BASE, **CONFIGS[self.plan]}))
-        words = [*STARTS[self.start], str(SCRIPT), str(config), str(self.folder), str(STEPS), failure]
+        words = [*STARTS[self.start], str(SCRIPT), *arguments(self.plan, self.folder, failure)]
         environment = {**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "DEEPSPEED_LOG_LEVEL": "error"}
         environment.update(variables)
         with (self.folder / "out").open("wb") as out, (self.folder / "err").open("wb") as err:
@@ -62,8 +82,7 @@ class Run:
 
     @property
     def losses(self) -> dict[int, float]:
-        found = re.findall(r"^step (\d+) loss (\S+)$", (self.folder / "out").read_text(), re.M)
-        return {int(step): float(loss) for step, loss in found}
+        return losses((self.folder / "out").read_text())
 
     @property
     def said(self) -> str:
@@ -84,20 +103,16 @@ def wait_for(path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, float]]:
+def uninterrupted(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, float]]:
     """The losses of a run in which nothing fails, of each plan."""
-    losses = {}
-    for plan in CONFIGS:
-        run = Run("partita", plan, tmp_path_factory.mktemp("whole"))
-        assert run.ended("none") == 0, run.said
-        losses[plan] = run.losses
-    assert [list(found) for found in losses.values()] == [list(range(STEPS))] * 2
-    return losses
+    found = {plan: to_the_end(pool, plan, tmp_path_factory.mktemp("whole")) for plan in CONFIGS}
+    assert [list(each) for each in found.values()] == [list(range(STEPS))] * 2
+    return found
 
 
 @pytest.mark.parametrize(("start", "plan"), [("partita", "pp2"), ("torchrun", "dp2 zero1")])
 def test_a_rank_that_is_killed(
-    start: str, plan: str, tmp_path: Path, uninterrupted: dict[str, dict[int, float]]
+    pool: Pool, start: str, plan: str, tmp_path: Path, uninterrupted: dict[str, dict[int, float]]
 ) -> None:
     run = Run(start, plan, tmp_path)
     started = run.begin("kill")
@@ -113,10 +128,9 @@ def test_a_rank_that_is_killed(
     assert psutil.wait_procs(list(ranks.values()), timeout=5)[1] == []
     assert re.search(NAMED[start][0], run.said, re.S)
     assert (tmp_path / "latest").read_text() == "global_step2"
-    before = run.losses
-    assert run.ended("none") == 0, run.said
-    assert list(run.losses) == [2, 3, 4, 5]
-    assert {**before, **run.losses} == uninterrupted[plan]
+    after = to_the_end(pool, plan, tmp_path)
+    assert list(after) == [2, 3, 4, 5]
+    assert {**run.losses, **after} == uninterrupted[plan]
 
 
 MESSAGES = {

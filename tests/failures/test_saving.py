@@ -140,7 +140,7 @@ def test_another_plans_checkpoint(pool: Pool, saved: dict[str, Path]) -> None:
     for _, said in pool.run(saving.broken_loads, 2, "dp2 zero0", [(str(saved["pp2"]), None)], timeout=120):
         assert said == [
             f"InputError: {saved['pp2']}/global_step2: was saved by a plan that lays a copy of the model on 2 devices, "
-            "this one on 1; hold the plan (fix pp and tp), or load the dense weights before deepspeed.initialize"
+            "this one on 1; partita reshard writes it for this plan; or hold the plan (fix pp and tp)"
         ]
 
 

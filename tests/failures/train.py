@@ -63,7 +63,9 @@ def loader(rank: int, first: int, failure: str) -> Iterator[Tensor]:
 
 
 def main(config: str, folder: str, steps: int, failure: str) -> None:
-    torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=int(os.environ.get("PATIENCE", "600"))))
+    # On ranks that are there already there is a group too.
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=int(os.environ.get("PATIENCE", "600"))))
     torch.manual_seed(0)
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)

@@ -324,6 +324,7 @@ def test_a_wrong_rule_is_noticed(kind: str, instead: str, monkeypatch: pytest.Mo
         prove(made)
 
 
+@pytest.mark.slow
 def test_every_rule_is_proven() -> None:
     proven = {made.op.kind for made in (*met().values(), *listed())}
     assert set(RULES) - proven == set()

@@ -30,7 +30,7 @@ GRACE_SECONDS = 0.5
 PRELOADED = [
     "torch", "torch.export", "torch.distributed", "partita.adapters.torch.prepare",
     *(f"transformers.models.{family}.modeling_{family}" for family in ("gpt2", "llama", "bert", "t5", "vit", "swin")),
-    "deepspeed", "partita.adapters.deepspeed.front", "accelerate", "transformers.trainer",
+    "deepspeed", "partita.adapters.deepspeed.front", "accelerate", "transformers.trainer", "tests.ranks.captures",
 ]  # fmt: skip
 
 
@@ -53,9 +53,12 @@ class Rank(NamedTuple):
 class Pool:
     """``run`` is all there is to it. Nothing is started before the first run, nothing is left after ``close``."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int = RANKS) -> None:
+        self.size = size
         self.ranks: list[Rank] = []
         self.folder: Path | None = None
+        # What has been captured outlives the ranks: after a failure the next ones read it too.
+        self.captures: Path | None = None
         self.calls = 0
 
     def run(self, function: Callable[..., Any], n: int, *args: Any, timeout: float = 60.0) -> list[Any]:
@@ -64,7 +67,7 @@ class Pool:
         The function stands in a module, at its top level. RankError when a rank raises or dies, RankTimeout after
         ``timeout`` seconds; either way the next run gets new processes.
         """
-        assert 1 <= n <= RANKS, f"the pool has {RANKS} ranks, {n} are wanted"
+        assert 1 <= n <= self.size, f"the pool has {self.size} ranks, {n} are wanted"
         try:
             self._start()
             self.calls += 1
@@ -85,6 +88,9 @@ class Pool:
         for rank in self.ranks:
             rank.process.join(END_SECONDS)
         self._kill()
+        if self.captures is not None:
+            shutil.rmtree(self.captures, ignore_errors=True)
+            self.captures = None
 
     def _kill(self) -> None:
         for rank in self.ranks:
@@ -101,16 +107,19 @@ class Pool:
         if self.ranks:
             return
         self.folder = Path(tempfile.mkdtemp(prefix="ranks."))
+        self.captures = self.captures or Path(tempfile.mkdtemp(prefix="captures."))
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
         before = os.environ.get("OMP_NUM_THREADS")
         # Read by the server when it imports torch: a process that is to be forked must have one thread.
         os.environ["OMP_NUM_THREADS"] = "1"
         try:
-            for rank in range(RANKS):
+            for rank in range(self.size):
                 ours, theirs = context.Pipe()
                 stacks = self.folder / f"stacks.{rank}"
-                process = context.Process(target=serve, args=(theirs, rank, stacks), name=f"rank {rank}", daemon=True)
+                process = context.Process(
+                    target=serve, args=(theirs, rank, stacks, self.captures), name=f"rank {rank}", daemon=True
+                )
                 process.start()
                 theirs.close()
                 self.ranks.append(Rank(process, ours, stacks))
@@ -119,7 +128,7 @@ class Pool:
                 del os.environ["OMP_NUM_THREADS"]
             else:
                 os.environ["OMP_NUM_THREADS"] = before
-        self._answers(RANKS, START_SECONDS)
+        self._answers(self.size, START_SECONDS)
 
     def _answers(self, n: int, timeout: float) -> list[Any]:
         """One answer of each of the first ``n`` ranks."""

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 
-def serve(pipe: Connection, rank: int, stacks: Path) -> None:
+def serve(pipe: Connection, rank: int, stacks: Path, captures: Path) -> None:
     """Answer calls until the pipe closes. An answer is (True, result) or (False, traceback); the first means: ready."""
     # Ctrl-C reaches every process of the terminal; the pool decides when its ranks end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -27,7 +27,10 @@ def serve(pipe: Connection, rank: int, stacks: Path) -> None:
         threading.Thread(target=_end_with_the_tests, daemon=True).start()
         import torch
 
+        from tests.ranks.captures import share
+
         torch.set_num_threads(1)
+        share(captures)
         pipe.send_bytes(pickle.dumps((True, None)))
         while True:
             try:

@@ -57,9 +57,11 @@ GPT3 = [
     (["--compare", "--precision", "bf16"], "--compare with a plan in bf16: losses are compared in fp32"),
     (["--compare", "--plan", "FOLDER/bf16.json"], "--compare with a plan in bf16: losses are compared in fp32"),
     (
-        ["--plan", "FOLDER/megatron.json", "--checkpoint", "saved"],
-        "--checkpoint saved: checkpoints are DeepSpeed's, the plan is for megatron",
+        ["--plan", "FOLDER/megatron.json", "--checkpoint", "FOLDER"],
+        "has files that are no checkpoint; give another folder",
     ),
+    (["--resume", "nowhere"], "--resume nowhere: no such folder"),
+    (["--compare", "--resume", "FOLDER"], "the one device begins with fresh weights"),
     (["--checkpoint", "FOLDER/short.txt/saved"], "can't be made: Not a directory"),
     (["--plan-function", "interleavd"], "there is no plan \"interleavd\" in the library. Did you mean 'interleaved'"),
     (["--plan-function", "nowhere.py:mine"], '"nowhere.py:mine": there is no file nowhere.py'),

@@ -31,7 +31,7 @@ ROWS = {
 STAGES = {"interleaved": 2, "interlaced": 3, "3f1b": 3}
 AXES = {"sequence-parallel": ("tensor",), "context-parallel": ("context",), "expert-parallel": ("expert",)}
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "my_plan.py"
-FAST = {"interleaved", "co-shard", "expert-parallel"}
+FAST = {"interleaved", "co-shard"}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in ROWS])

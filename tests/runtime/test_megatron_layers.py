@@ -1,4 +1,4 @@
-"""Megatron-core's layers in the place of a plan's cut ops, on real ranks, against the whole model on one device.
+"""Megatron-core's layers in the place of a plan's cut ops, on real ranks. How they train: ``test_megatron.py``.
 
 The vocabulary is odd (129 words, padded to 130), labels hold -100, and every micro-batch has another number of tokens.
 """
@@ -17,7 +17,6 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from partita.adapters.megatron.layers import realise, require
-from partita.adapters.torch.engine import TorchEngine
 from partita.adapters.torch.prepare import Lowered, Prepared, prepare
 from partita.adapters.torch.stage import Parameters, dense_name
 from partita.adapters.torch.weights import StateDict, cut
@@ -47,75 +46,6 @@ def sharded(build: Callable[[], nn.Module], example: Batch, dtype: str, layout: 
 def language_model(family: str, dtype: str, layout: Layout) -> tuple[nn.Module, Prepared]:
     kind = MODELS[family]
     return sharded(kind.build, kind.batch(kind.samples, torch.Generator(), False), dtype, layout)
-
-
-class Recording(TorchEngine):
-    """Keeps the gradients that the optimizer was given."""
-
-    def update(self, stage: int) -> None:
-        self.gradients = {name: p.grad.clone() for name, p in self.stages[stage].trained.items()}
-        super().update(stage)
-
-
-def train(family: str, dtype: str, layout: Layout, steps: int) -> dict[str, float]:
-    """The worst differences from one device over some steps: of losses, gradients and, in the end, weights."""
-    model, mine = language_model(family, dtype, layout)
-    place = mine.runtime.place
-    adam = torch.optim.Adam(list(mine.stage.trained.values()), lr=1e-2)
-    engine = Recording(mine.stages, mine.groups, {place.stage: adam})
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    dense = dict(model.named_parameters())
-    samples, count = MODELS[family].samples, layout.micro_batches
-
-    def part(name: str, tensor: Tensor) -> Tensor:
-        piece = cut(tensor, mine.stage.piece.parameters[name], place.tensor)
-        return piece.t() if name in mine.stage.flipped else piece
-
-    worst = {"loss": 0.0, "gradient": 0.0, "weight": 0.0}
-    for step in range(steps):
-        batch = MODELS[family].batch(layout.dp * count * samples, torch.Generator().manual_seed(step), True)
-        starts = [(place.data * count + index) * samples for index in range(count)]
-        shares = [{name: value[start : start + samples] for name, value in batch.items()} for start in starts]
-        loss = mine.runtime.step(iter(shares), engine)
-        optimizer.zero_grad()
-        expected = model(**batch)
-        expected.backward()
-        worst["loss"] = max(worst["loss"], abs(loss - float(expected)))
-        for name, gradient in engine.gradients.items():
-            wanted = dense[name].grad
-            # GPT-2's key bias has a gradient that is zero but for rounding.
-            size = max(float(wanted.norm()), 1e-3)
-            worst["gradient"] = max(worst["gradient"], float((gradient - part(name, wanted)).norm()) / size)
-        optimizer.step()
-    for name, parameter in mine.stage.parameters_by_name.items():
-        difference = parameter.detach() - part(name, dense[name].detach())
-        worst["weight"] = max(worst["weight"], float(difference.abs().max()))
-    return worst
-
-
-LAYOUTS = {
-    "tp2": Layout(tp=2, schedule="gpipe"),
-    "pp2 tp2": Layout(pp=2, tp=2),
-    "dp2 tp2": Layout(dp=2, tp=2, schedule="gpipe"),
-    "pp2 tp2 recompute": Layout(pp=2, tp=2, micro_batches=3, recompute=True),
-}
-
-
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_float64_equals_one_device(pool: Pool, family: str, name: str) -> None:
-    for worst in pool.run(train, LAYOUTS[name].devices, family, "float64", LAYOUTS[name], 3):
-        assert worst["loss"] < 1e-12
-        assert worst["gradient"] < 1e-11
-        assert worst["weight"] < 1e-10
-
-
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
-@pytest.mark.parametrize("name", ["pp2 tp2", "dp2 tp2"])
-def test_float32_with_megatrons_loss_equals_one_device(pool: Pool, family: str, name: str) -> None:
-    for worst in pool.run(train, 4, family, "float32", LAYOUTS[name], 1):
-        assert worst["loss"] < 1e-5
-        assert worst["gradient"] < 1e-5
 
 
 def structure(family: str, layout: Layout) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+import pytest
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -14,6 +15,8 @@ from partita.cost.saved import saved_tensors
 from partita.plugins.capture_torch import capture_module
 from tests.runtime.models import SEQ, gpt2
 from tests.runtime.programs import Layout, program
+
+pytestmark = pytest.mark.slow
 
 SAMPLES = 4
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch.nn.functional import linear
 
@@ -40,6 +41,7 @@ def test_values_are_moved_and_parameters_stay(monkeypatch) -> None:
     assert torch.equal(gradients[0], again[0])
 
 
+@pytest.mark.slow
 def test_a_plan_with_offloaded_blocks_is_equal() -> None:
     kind = MODELS["gpt2"]
 

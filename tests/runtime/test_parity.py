@@ -36,7 +36,7 @@ UNFIT = {("llama", "tp4")}
 PADDED = ("dp2", "pp2", "tp2", "pp2 dp2", "pp2 tp2", "dp2 tp2", "pp4 3 micro-batches")
 T5 = ("dp2", "pp2", "tp2", "pp2 tp2", "pp2 dp2", "pp2 recompute", "pp4 3 micro-batches", "pp4 gpipe 3")
 # What `make test-fast` runs of it.
-FAST = {"gpt2 pp2 dp2 padded float64", "llama pp2 tp2 float32", "gpt2 tp2 padded float32", "t5 pp2 float64"}
+FAST = {"gpt2 pp2 dp2 padded float64", "gpt2 tp2 padded float32", "t5 pp2 float64"}
 
 
 def table() -> list[tuple[str, Case]]:
@@ -55,7 +55,12 @@ def table() -> list[tuple[str, Case]]:
     ]
     rows += [(f"t5 {name}", Case("t5", LAYOUTS[name])) for name in T5]
     rows += [("t5 pp2 padded", Case("t5", LAYOUTS["pp2"], padded=True))]
-    return [(f"{name} {dtype}", replace(row, dtype=dtype)) for name, row in rows for dtype in ("float32", "float64")]
+    # What float32 could show beside float64 is how values are rounded, and that is not a matter of the model.
+    return [
+        (f"{name} {dtype}", replace(row, dtype=dtype))
+        for name, row in rows
+        for dtype in (("float32", "float64") if row.model == "gpt2" else ("float64",))
+    ]
 
 
 @pytest.mark.parametrize(

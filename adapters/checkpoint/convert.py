@@ -1,0 +1,100 @@
+"""From CHECKPOINT, --to and --from as a user writes them to an output folder: read, compare with the model, write."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from partita.adapters.checkpoint.catalogue import Catalogue
+from partita.adapters.checkpoint.output import Output
+from partita.adapters.checkpoint.padding import without_padding
+from partita.adapters.checkpoint.reshard import Done, identity_of, write_outputs
+from partita.adapters.checkpoint.sources import read_checkpoint
+from partita.adapters.checkpoint.target import Target, require_model, target
+from partita.adapters.checkpoint.write_dcp import dcp_outputs
+from partita.adapters.checkpoint.write_deepspeed import deepspeed_outputs
+from partita.adapters.checkpoint.write_megatron import megatron_outputs
+from partita.adapters.checkpoint.write_safetensors import dense_outputs
+from partita.cli.model import load_model
+from partita.cli.planned import model_of
+from partita.errors import InputError
+from partita.graph import Graph
+from partita.plan import Plan, load_plan, plan_document
+
+# What --to may say that is no plan: what is written, in words.
+FORMS = {"safetensors": "the dense model", "megatron": "the GPT model of Megatron"}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was found and what was written. ``form``: in words; ``target``: its plan, if it has one.
+
+    ``before_bytes``: the memory of this process before it read the checkpoint; ``peak_bytes``: the most it has had.
+    """
+
+    catalogue: Catalogue
+    form: str
+    target: Target | None
+    out: Path
+    done: Done
+    before_bytes: int
+    peak_bytes: int
+
+
+def convert(
+    checkpoint: Path, to: str, out: Path, saved_by: str | None, model: str | None,
+    progress: Callable[[str], object] = lambda words: None,
+) -> Result:  # fmt: skip
+    """Write the checkpoint for a plan, or as a dense model. PartitaError for whatever can't be read or written."""
+    if out.resolve() == checkpoint.resolve() or checkpoint.resolve() in out.resolve().parents:
+        raise InputError(f"{out}: lies in the checkpoint that is read ({checkpoint}); give an -o outside of it")
+    wanted = None if to in FORMS else load_plan(to)
+    before = None if saved_by is None else load_plan(saved_by)
+    graph = _graph([(wanted, to), (before, saved_by)], model)
+    goal = None if wanted is None else target(wanted, graph)
+    by = None if before is None else target(before, graph)
+    before_bytes = memory_bytes("VmRSS")
+    catalogue = read_checkpoint(checkpoint, by, graph, weights=to == "safetensors")
+    if graph is not None:
+        catalogue = without_padding(catalogue, graph)
+        require_model(catalogue, graph)
+    outputs = form_outputs(catalogue, to, graph) if goal is None else plan_outputs(catalogue, goal)
+    identity = identity_of(catalogue, to if goal is None else plan_document(goal.plan))
+    done = write_outputs(outputs, out, identity, progress)
+    form = FORMS[to] if goal is None else f"for {goal.plan.target}: {goal.words}"
+    return Result(catalogue, form, goal, out, done, before_bytes, memory_bytes("VmHWM"))
+
+
+def memory_bytes(word: str) -> int:
+    """By the kernel's account of this process: the memory that it has (``VmRSS``), and the most it has had (``VmHWM``).
+
+    Elsewhere than on Linux both are the most, which there a process may have from the one that started it.
+    """
+    account = Path("/proc/self/status")
+    if not account.exists():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return next(int(line.split()[1]) for line in account.read_text().splitlines() if line.startswith(f"{word}:")) * 1024
+
+
+def _graph(plans: Sequence[tuple[Plan | None, str | None]], model: str | None) -> Graph | None:
+    """The model's graph: of MODEL, or of what the first plan names; None where there is neither."""
+    for plan, path in plans:
+        if plan is not None:
+            return model_of(plan, str(path), model)
+    return None if model is None else load_model(model, None, "float32")
+
+
+def form_outputs(catalogue: Catalogue, to: str, graph: Graph | None) -> Sequence[Output]:
+    """The files of one of ``FORMS``."""
+    if to != "megatron":
+        return dense_outputs(catalogue)
+    if graph is None:
+        raise InputError("--to megatron: Megatron's tensors are made of the model's; --model MODEL says what it is")
+    return megatron_outputs(catalogue, graph)
+
+
+def plan_outputs(catalogue: Catalogue, goal: Target) -> Sequence[Output]:
+    """The files that the framework of a plan loads."""
+    return deepspeed_outputs(catalogue, goal) if goal.plan.target == "deepspeed" else dcp_outputs(catalogue, goal)

@@ -1,0 +1,53 @@
+"""What a rank's checkpoint files say of themselves: which part of which parameter of the model each tensor is.
+
+DeepSpeed's files have a rank's own tensors, by the names of its modules and in the order of its optimizer; which part
+of the model these are is known to the plan alone. It is written beside them, so that ``partita reshard`` needs neither.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from deepspeed.runtime.base_optimizer import ZeROOptimizer
+from deepspeed.runtime.engine import DeepSpeedEngine
+
+from partita.adapters.torch.stage import StageModule
+
+# The key of it in a file of a checkpoint.
+LAYOUT = "partita"
+
+
+def described(engine: DeepSpeedEngine, stage: StageModule, stages: int, coordinates: dict[str, int]) -> dict[str, Any]:
+    """The layout of this rank's tensors, as plain values.
+
+    ``parameters``: by the model's names, the dense shape, how it is cut (None: whole) and which piece this is, whether
+    it is stored transposed, and whether another stage owns it. ``groups``: the names in each of the optimizer's groups
+    in order, where the optimizer's own state has numbers for them; a parameter of another's group is None.
+    """
+    parameters = {}
+    for name, shard in stage.piece.parameters.items():
+        held = stage.parameters_by_name[name]
+        shape = list(getattr(held, "ds_shape", held.shape))
+        shape = shape[::-1] if name in stage.flipped else shape
+        if shard is not None:
+            shape[shard.dim] = shard.size
+        parameters[name] = {
+            "shape": shape, "shard": None if shard is None else asdict(shard),
+            "piece": 0 if shard is None else coordinates[shard.axis], "flipped": name in stage.flipped,
+            "copy": name in stage.piece.copies,
+        }  # fmt: skip
+    return {"version": 1, "stages": stages, "parameters": parameters, "groups": _groups(engine, stage)}
+
+
+def _groups(engine: DeepSpeedEngine, stage: StageModule) -> list[list[str | None]] | None:
+    optimizer = engine.optimizer
+    if optimizer is None or isinstance(optimizer, ZeROOptimizer):
+        # Their own files have the names.
+        return None
+    names = {id(parameter): name for name, parameter in stage.trained.items()}
+    groups = getattr(optimizer, "fp16_groups", None)
+    if groups is None:
+        groups = [group["params"] for group in optimizer.param_groups]
+    return [[names.get(id(p)) for p in group if isinstance(p, torch.Tensor)] for group in groups]

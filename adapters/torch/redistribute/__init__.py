@@ -1,0 +1,1 @@
+"""Redistributions carried out on processes: their tensors, their groups, and DTensors."""

@@ -1,0 +1,112 @@
+"""The cheapest steps from one type of an array to another, within the memory that is allowed: the question and its
+answer. The search is in ``paths``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+from math import prod
+
+import numpy as np
+
+from partita.cluster.model import Cluster
+from partita.cluster.presets import load_preset
+from partita.errors import Infeasible, InputError
+from partita.redistribution.answer import Priced, Redistribution
+from partita.redistribution.array_type import ArrayType
+from partita.redistribution.bound import lower_bound
+from partita.redistribution.paths import Objective, Search
+from partita.redistribution.price import Network, load, priced
+from partita.redistribution.split import divided_ends, joined
+from partita.redistribution.steps import LOCAL, Op, Step
+
+ALL: frozenset[Op] = frozenset(
+    (*LOCAL, "all-gather", "all-to-all", "all-permute", "all-reduce", "reduce-scatter", "direct")
+)
+
+
+def redistribution(
+    source: ArrayType,
+    target: ArrayType,
+    item_bytes: int,
+    cluster: Cluster | None = None,
+    *,
+    objective: Objective = "time",
+    memory_bytes: int | None = None,
+    seconds_limit: float | None = None,
+    allowed: frozenset[Op] | None = None,
+) -> Redistribution:
+    """The cheapest steps of those ``allowed`` (None: of all), by seconds, then bytes; or by bytes, then seconds.
+
+    No device ever holds more than ``memory_bytes`` of the array; None: than the source or the target, whichever is
+    larger; where the ops that are allowed can't keep to that, the least that they need. ``cluster`` None is one node of
+    H100s. After ``seconds_limit`` the best found so far is the answer. Answers are kept. The source's sums may be
+    completed, and those of the target made of whole values. InputError where the shapes differ or a device is none of
+    the cluster; Infeasible where the memory is too small, or no steps of those allowed lead there.
+    """
+    if source.shape != target.shape:
+        raise InputError(f"an array of shape {list(source.shape)} can't become one of shape {list(target.shape)}")
+    devices = max(*source.mesh.devices, *target.mesh.devices) + 1
+    if cluster is None:
+        preset = load_preset("h100-80gb")
+        cluster = Cluster("one node", (devices,), preset.device(), preset.intra_node.link(), preset.inter_node.link())
+    if devices > cluster.devices:
+        raise InputError(
+            f'device {devices - 1} is named; cluster "{cluster.name}" has {cluster.devices} devices, from 0 on'
+        )
+    ends = max(source.largest, target.largest) * item_bytes
+    if memory_bytes is not None and memory_bytes < ends:
+        raise Infeasible(f"{memory_bytes:,} bytes of memory are too few: source or target alone are {ends:,} a device")
+    return _searched(source, target, item_bytes, Network.of(cluster), objective, memory_bytes, seconds_limit, allowed)
+
+
+@lru_cache(maxsize=512)
+def _searched(
+    source: ArrayType, target: ArrayType, item_bytes: int, network: Network, objective: Objective,
+    memory_bytes: int | None, seconds_limit: float | None, allowed: frozenset[Op] | None,
+) -> Redistribution:  # fmt: skip
+    until = None if seconds_limit is None else time.monotonic() + seconds_limit
+    bound = lower_bound(source, target)
+    meshes = [divided_ends(source, target, network, into_primes) for into_primes in (False, True)]
+    ends = max(source.largest, target.largest)
+    memory = ends if memory_bytes is None else memory_bytes // item_bytes
+    while True:
+        searches: list[Search] = []
+        for here, there in dict.fromkeys(meshes):
+            best = searches[-1].best if searches else None
+            searches.append(
+                Search(here, there, item_bytes, network, objective, memory, allowed or ALL, bound, until, best)
+            )
+            if searches[-1].proven:
+                break
+        best = searches[-1].best
+        if best is not None:
+            break
+        if memory_bytes is not None or memory >= prod(source.shape):
+            raise Infeasible(
+                f"from {source} to {target}: no steps of {', '.join(sorted(allowed or ALL))} lead there"
+                + (f" within {memory_bytes:,} bytes a device" if memory_bytes is not None else "")
+            )
+        # What is allowed can't keep to the larger end: it gets more, up to the whole array.
+        memory *= 2
+    optimal = searches[-1].proven or all(search.complete for search in searches)
+    considered = sum(search.considered for search in searches)
+    prices, bytes_per_device = _priced(joined(best.steps), item_bytes, network)
+    peak = max([ends * item_bytes, *(price.local_bytes for price in prices)])
+    return Redistribution(
+        source, target, item_bytes, prices, bytes_per_device, bound * item_bytes, peak,
+        memory_bytes or (ends * item_bytes if memory == ends else peak),
+        sum(price.seconds for price in prices), optimal, considered,
+    )  # fmt: skip
+
+
+def _priced(steps: Sequence[Step], item_bytes: int, network: Network) -> tuple[tuple[Priced, ...], int]:
+    """The steps with their prices, and the bytes of the device that sends or receives most in all of them."""
+    sent = received = np.zeros(len(network.node_of), np.int64)
+    prices = []
+    for step in steps:
+        found = load(step, item_bytes, network)
+        sent, received = sent + found.sent, received + found.received
+        prices.append(priced(step, found, item_bytes))
+    return tuple(prices), int(max(sent.max(), received.max())) * item_bytes
