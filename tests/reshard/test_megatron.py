@@ -51,7 +51,7 @@ def resume(config: dict[str, Any], path: str, folder: str) -> list[float]:
     load_checkpoint(prepared.runtime, engine, folder)
     losses = []
     for step in (2, 3):
-        ids = tokens(step, config["vocab_size"]).split(lowered.program.samples)
+        ids = tokens(step, config["vocab_size"]).split(lowered.program.shares[0].samples)
         losses.append(prepared.runtime.step(iter({"input_ids": one, "labels": one} for one in ids), engine))
     return losses
 
