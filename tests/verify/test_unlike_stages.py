@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from partita.problem import Problem
 from partita.spacetime.alike import aligned, require_alike
 from partita.spacetime.program import Program
 from tests.runtime.models import MODELS
-from tests.spacetime.unlike import CASES, Case, lowered, plan
+from tests.spacetime.unlike import CASES, Case, Part, lowered, plan
 from tests.verify.models import captured_at
 
 FAST = {"dp2 to tp2", "2 to 3 of 6", "skip"}
@@ -110,3 +111,31 @@ def test_the_example_of_the_documentation() -> None:
     assert [(stage.dp, stage.tp, stage.samples) for stage in found.stages] == [(2, 1, 4), (1, 2, 8)]
     verdict = verify_plan(found, kind.build, lambda n: kind.batch(n, torch.Generator().manual_seed(0), False), name)
     assert verdict.equal, verdict.difference
+
+
+@pytest.mark.slow
+def test_random_programs_are_one_device() -> None:
+    """Copies, pieces, micro-batches, ZeRO and orders by chance; what is refused divides a shared parameter's state."""
+    random, equal, refused = Random(5), 0, 0
+    while equal < 24:
+        model, batch = random.choice(["narrowing", "skip", "gpt2 untied", "gpt2", "gpt2 frozen middle"]), 12
+        parts = tuple(
+            Part(
+                dp,
+                random.choice([1, 2]) if "gpt2" in model else 1,
+                random.choice([c for c in (1, 2, 3) if 12 // dp % c == 0]),
+            )
+            for dp in random.choices([1, 2, 3], k=random.randint(2, 3))
+        )
+        whole = ("vocabulary",) if model == "gpt2" else ()
+        case = Case(parts, batch, model, random.choice(["1f1b", "gpipe"]), zero=random.randint(0, 3), whole=whole)
+        # The first and the last stage share the table, which neither may divide otherwise than the other.
+        if model == "gpt2" and case.zero > 1 and parts[0].dp != parts[-1].dp:
+            with pytest.raises(PlanError, match=r'share "model.transformer.wte.weight" and would divide it'):
+                _verified(case)
+            refused += 1
+            continue
+        verdict = _verified(case)
+        assert verdict.equal, f"{case}: {verdict.difference}"
+        equal += 1
+    assert refused < equal
