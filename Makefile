@@ -18,11 +18,14 @@ environment:
 demo: environment ## plan a small GPT for 4 processes, train it, and compare with one device
 	@.venv/bin/partita run gpt3-tiny --fix pp=2 --fix tp=2 --fix micro_batches=4 --compare
 
+# Two workers, each with ranks of its own; the tests of a file share what is made once for it.
+WORKERS := -n 2 --dist loadfile
+
 test: lint ## everything that must hold: lint and all tests
-	@$(PYTHON) -m pytest tests
+	@$(PYTHON) -m pytest $(WORKERS) tests
 
 test-fast: environment ## the tests that take under a minute together
-	@$(PYTHON) -m pytest tests -m "not slow"
+	@$(PYTHON) -m pytest $(WORKERS) tests -m "not slow"
 
 # core/ installs as `partita` and plugins/ as `partita.plugins`; tools that read files and do not import see that only
 # in a tree laid out like the installed package. It is made of links, so what they report is the files themselves.

@@ -63,10 +63,6 @@ def cluster_of(nodes: int, devices: int) -> Cluster:
     return Cluster(f"{nodes}x{devices}", (devices,) * nodes, load_preset("h100-80gb").device(), NEAR, FAR)
 
 
-def mean_of_ratios(ratios: list[float]) -> float:
-    return exp(sum(map(log, ratios)) / len(ratios))
-
-
 def flat(count: int) -> None:
     """Bytes against the bound, on one tier."""
     draw = random.Random(1)
@@ -85,16 +81,15 @@ def flat(count: int) -> None:
 
 
 def tiers(count: int) -> None:
-    """Time on two tiers against one direct step and against collectives alone."""
+    """Time on two tiers against one direct step and against collectives alone, by size of the whole array."""
     print(f"two tiers, n nodes x 8, {NEAR.bytes_per_second / FAR.bytes_per_second:.0f} times the bandwidth inside, "
-          f"{count:,} even pairs, least time: how many times longer takes (geometric mean)")  # fmt: skip
-    print(
-        f"{'array':>12} {'one direct step':>16} {'collectives alone':>18} {'better than both':>17} {'ms a search':>12}"
-    )
-    every: tuple[list[float], list[float]] = ([], [])
+          f"{count:,} even pairs, least time: how many times longer it takes (geometric mean)")  # fmt: skip
+    head = ("array", "one direct step", "collectives alone", "and no permutation", "better than both", "ms a search")
+    print("".join(f"{word:>19}" for word in head))
+    every: list[tuple[float, float, float]] = []
     for low in (22, 25, 28):
         draw = random.Random(low)
-        alone, once, better, spent = [], [], 0, []
+        rows, spent = [], []
         for _ in range(count // 3):
             nodes = draw.choice((2, 4, 8))
             cluster = cluster_of(nodes, 8)
@@ -104,19 +99,23 @@ def tiers(count: int) -> None:
             found = redistribution(source, target, 2, cluster)
             spent.append(time.process_time() - began)
             assert found.peak_bytes <= found.memory_bound_bytes
-            if found.seconds == 0:
-                continue
-            step = direct(source, target, cluster.node_of)
-            once.append(load(step, 2, Network.of(cluster)).seconds / found.seconds)
-            without = redistribution(source, target, 2, cluster, allowed=ALL - {"direct"})
-            alone.append(without.seconds / found.seconds)
-            better += once[-1] > 1.0001 and alone[-1] > 1.0001
-        every[0].extend(once)
-        every[1].extend(alone)
+            if found.seconds:
+                once = load(direct(source, target, cluster.node_of), 2, Network.of(cluster)).seconds
+                alone, fixed = (
+                    redistribution(source, target, 2, cluster, allowed=ALL - without).seconds
+                    for without in ({"direct"}, {"direct", "all-permute"})
+                )
+                rows.append((once / found.seconds, alone / found.seconds, fixed / found.seconds))
+        every += rows
+        better = sum(once > 1.0001 and alone > 1.0001 for once, alone, _ in rows) / len(rows)
         size = f"{2 ** (low + 1 - 20)}-{2 ** (low + 4 - 20)} MiB"
-        print(f"{size:>12} {mean_of_ratios(once):16.3f} {mean_of_ratios(alone):18.3f} {better / len(once):17.1%} "
-              f"{median(spent) * 1e3:12.1f}")  # fmt: skip
-    print(f"{'all':>12} {mean_of_ratios(every[0]):16.3f} {mean_of_ratios(every[1]):18.3f}")
+        print(f"{size:>19}" + means(rows) + f"{better:19.1%}{median(spent) * 1e3:19.1f}", flush=True)
+    print(f"{'all':>19}" + means(every))
+
+
+def means(rows: list[tuple[float, float, float]]) -> str:
+    """The geometric mean of each column."""
+    return "".join(f"{exp(sum(map(log, column)) / len(column)):19.3f}" for column in zip(*rows, strict=True))
 
 
 def curve(count: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,9 @@ ROOT = Path(__file__).parents[1]
 # Before anything from tests is imported: a rank gets this path too, and finds a test's function by its module's name.
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
+
+# Texts are as wide as where there is no terminal, whoever starts the tests.
+os.environ.pop("COLUMNS", None)
 
 # Its assertions are those of many tests: they should say what they compared.
 pytest.register_assert_rewrite("tests.runtime.parity", "tests.runtime.library")

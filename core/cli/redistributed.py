@@ -176,6 +176,7 @@ def _saved(found: Redistribution, without: Redistribution) -> str:
 def _others(found: Redistribution, others: Sequence[Peer]) -> Table:
     """Ratios are to our own answer."""
     table = show.grid("what others would take", "steps", "bytes", "ratio", "largest array", "ratio", "ms", "ratio")
+    table.columns[0].no_wrap = True
     table.columns[1].justify = "left"
     for peer in others:
         table.add_row(

@@ -1,10 +1,11 @@
 """The search for the cheapest path of steps between two types.
 
 Three things are looked at. Collectives alone: forward from the source, in order of what they cost so far plus what is
-needed at least from there on (A*); where these are too many, first in order of what is out of place. A direct step: from the layouts to which few collectives lead, to those from which
-few lead to the target, in order of what all of it takes at least; the price of a direct step is found when its turn
-comes. And those two ends without a direct step, where they meet. Each stops at the best found so far, and after a fixed
-number of layouts, so that the answer is the same each time.
+needed at least from there on (A*); where these are too many, first in order of what is out of place. A direct step:
+from the layouts to which few collectives lead, to those from which few lead to the target, in order of what all of it
+takes at least; the price of a direct step is found when its turn comes. And those two ends without a direct step, where
+they meet. Each stops at the best found so far, and after a fixed number of layouts, so that the answer is the same each
+time.
 """
 
 from __future__ import annotations
@@ -202,8 +203,9 @@ class Search:
 
     def _before(self) -> dict[State, Way]:
         """Ways from the source to layouts that a direct step may begin with, the cheapest first."""
+        sums = self.end[1] if self.one else ()
         return self._spread(
-            self.start, BEFORE, lambda state: self.here.moves(state, self.end[1], False), lambda move: move.after,
+            self.start, BEFORE, lambda state: self.here.moves(state, sums, False), lambda move: move.after,
             lambda way, move: (*way, move), lambda state: NONE,
         )  # fmt: skip
 
@@ -253,7 +255,8 @@ class Search:
                 total = _sum(cost, least(there))
                 if self._better(total):
                     found[there] = total, join(way, move)
-                    heapq.heappush(queue, (total, next(order), cost, there, found[there][1]))
+                    # Of equal ones the last found first: one after another, not all at a time.
+                    heapq.heappush(queue, (total, -next(order), cost, there, found[there][1]))
         kept = sorted(found.items(), key=lambda item: item[1][0])
         return {state: way for state, (_, way) in kept}
 
@@ -268,11 +271,13 @@ class Search:
         """A direct step between any two ends, in order of what it takes at least."""
         queue = []
         order = count()
-        for way in list(before)[:ENDS]:
-            one = way[-1].after if way else self.start
-            for rest in list(after)[:ENDS]:
-                two = rest[0].before if rest else self.end
-                if one[1] != two[1] or (one[1] and not self.one) or (self.one and one == two):
+        ends = [(way, way[-1].after if way else self.start) for way in before]
+        others = [(rest, rest[0].before if rest else self.end) for rest in after]
+        # Parts of a sum are arrays of their own on one mesh; to another mesh none may be left.
+        sums = {one[1] for _, one in ends} & {two[1] for _, two in others} if self.one else {()}
+        for way, one in [end for end in ends if end[1][1] in sums][:ENDS]:
+            for rest, two in [end for end in others if end[1][1] in sums][:ENDS]:
+                if one[1] != two[1] or (self.one and one == two):
                     continue
                 spent = _sum(self.cost_of(way), self.cost_of(rest))
                 if not self._better(spent):

@@ -40,7 +40,7 @@ def redistribution(
     """The cheapest steps of those ``allowed`` (None: of all), by seconds, then bytes; or by bytes, then seconds.
 
     No device ever holds more than ``memory_bytes`` of the array; None: than the source or the target, whichever is
-    larger; where the ops that are allowed can't keep to that, the least that they need. ``cluster`` None is one node of
+    larger; where the ops that are allowed can't keep to that, what they need. ``cluster`` None is one node of
     H100s. After ``seconds_limit`` the best found so far is the answer. Answers are kept. The source's sums may be
     completed, and those of the target made of whole values. InputError where the shapes differ or a device is none of
     the cluster; Infeasible where the memory is too small, or no steps of those allowed lead there.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
-import time
 import tomllib
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -38,15 +38,21 @@ def broken(document: dict) -> list[str]:
     return [finding["what"] for finding in document["findings"] if finding["severity"] == "broken"]
 
 
+def processor_seconds() -> float:
+    """What all processes that this one started and that have ended took of the processor."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def test_what_is_installed_here_works() -> None:
     for name in FRAMEWORKS:
         try:
             version(name)
         except PackageNotFoundError:
             pytest.skip(f"{name} is not installed")
-    start = time.perf_counter()
+    start = processor_seconds()
     done = subprocess.run([CLI, "doctor", "--json"], capture_output=True, text=True, timeout=120)
-    seconds = time.perf_counter() - start
+    seconds = processor_seconds() - start
     found = json.loads(done.stdout)
     assert (done.returncode, done.stderr, broken(found)) == (0, "", [])
     assert found["ok"] is True
@@ -64,13 +70,9 @@ def test_what_is_installed_here_works() -> None:
 
 
 def test_without_frameworks_it_says_what_to_install_at_once(without: Environment) -> None:
-    for _ in range(5):
-        start = time.perf_counter()
-        found = without.doctor(1)
-        if time.perf_counter() - start < 1:
-            break
-    else:
-        pytest.fail("the doctor took a second or more each time")
+    start = processor_seconds()
+    found = without.doctor(1)
+    assert processor_seconds() - start < 1
     assert broken(found) == [
         f"{name} is not installed; recipes can't do without it" for name in FRAMEWORKS if name != "accelerate"
     ]

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor._dtensor_spec import DTensorSpec, ShardOrderEntry, TensorMeta
 from torch.distributed.tensor.placement_types import _StridedShard
 
 import partita
@@ -92,6 +93,20 @@ def average() -> str:
     given = DTensor.from_local(torch.tensor([1.0 + 2 * dist.get_rank()]), mesh, [Partial()], run_check=False)
     try:
         partita.redistribute_dtensor(given, [Partial("avg")])
+    except ValueError as error:
+        return str(error)
+    return "no error"
+
+
+def hidden_order() -> str:
+    """Axes that cut a dim in an order that torch keeps to itself."""
+    mesh, order = init_device_mesh("cpu", (2, 2)), (ShardOrderEntry(tensor_dim=0, mesh_dims=(1, 0)),)
+    meta = TensorMeta(torch.Size((4,)), (1,), torch.float32)
+    given = DTensor(
+        torch.zeros(1), DTensorSpec(mesh, (Shard(0), Shard(0)), meta, shard_order=order), requires_grad=False
+    )
+    try:
+        partita.redistribute_dtensor(given, [Replicate(), Replicate()])
     except ValueError as error:
         return str(error)
     return "no error"

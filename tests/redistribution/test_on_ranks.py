@@ -24,7 +24,7 @@ def eight() -> Iterator[Pool]:
 
 
 def test_500_random_problems_equal_numpy(eight: Pool) -> None:
-    answers = eight.run(on_ranks.one_after_another, 8, 7, 500, timeout=200)
+    answers = eight.run(on_ranks.one_after_another, 8, 7, 500, timeout=280)
     sums: dict[int, dict[int, np.ndarray]] = defaultdict(dict)
     for rank, found in enumerate(answers):
         for number, array in found:
@@ -40,17 +40,17 @@ def test_500_random_problems_equal_numpy(eight: Pool) -> None:
 @pytest.mark.parametrize(("part_bytes", "collectives"), [(2**23, False), (2**23, True), (64, False), (64, True)])
 def test_any_steps_equal_virtual_devices(eight: Pool, part_bytes: int, collectives: bool) -> None:
     """With parts of 64 bytes most arrays go through their steps in several parts."""
-    ops = Counter(eight.run(on_ranks.walks, 8, part_bytes, 60, part_bytes, collectives)[0])
+    ops = Counter(eight.run(on_ranks.walks, 8, part_bytes, 60, part_bytes, collectives, timeout=120)[0])
     assert len(ops) == 9
     assert min(ops.values()) > 0
 
 
 def test_gradients_are_the_transposed_map(eight: Pool) -> None:
-    assert eight.run(on_ranks.adjoints, 8, 1, 80) == [80] * 8
+    assert eight.run(on_ranks.adjoints, 8, 1, 80, timeout=120) == [80] * 8
 
 
 def test_a_dtensor_is_what_its_own_redistribute_gives(eight: Pool) -> None:
-    assert eight.run(dtensors.as_its_own, 8, 1, 40) == [40] * 8
+    assert eight.run(dtensors.as_its_own, 8, 1, 40, timeout=120) == [40] * 8
 
 
 def test_axes_that_cut_a_dim_against_the_order_of_the_mesh(pool: Pool) -> None:
@@ -68,6 +68,11 @@ def test_an_average_is_refused_by_name(pool: Pool) -> None:
     for message in pool.run(dtensors.average, 2):
         assert '"P(avg)"' in message
         assert "divide what each device has by 2" in message
+
+
+def test_an_order_that_placements_do_not_say_is_refused(pool: Pool) -> None:
+    for message in pool.run(dtensors.hidden_order, 4):
+        assert "dim 0 by the axes 1 and 0. The same with _StridedShard says it" in message
 
 
 def test_a_dtensor_from_mesh_to_mesh(eight: Pool) -> None:

@@ -21,6 +21,7 @@ from partita.adapters.torch.redistribute.room import Room
 from partita.redistribution.array_type import ArrayType
 from partita.redistribution.exchange import Copy, Exchange
 from partita.redistribution.steps import LOCAL, Step
+from partita.redistribution.view import Box
 
 # torch 2.13 gives them new names and warns of the old ones.
 _ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -154,9 +155,13 @@ def _by_messages(step: Step, mine: Tensor | None, here: Here) -> Tensor | None:
     takes, gives = _copies(step, here.rank)
     made = here.empty(step.after) if here.rank in step.after.mesh.place else None
     messages = Messages()
+    # Many may take the same; what differs doesn't overlap, so that all together isn't more than this rank has.
+    leaving: dict[Box, Tensor] = {}
     for copy in gives:
-        assert mine is not None
-        messages.send(here.room.contiguous(mine[here.local(step.before, here.packed(copy))]), copy.target)
+        if copy.box not in leaving:
+            assert mine is not None
+            leaving[copy.box] = here.room.contiguous(mine[here.local(step.before, here.packed(copy))])
+        messages.send(leaving[copy.box], copy.target)
     written: list[tuple[Tensor, Tensor, bool]] = []
     for copy in takes:
         assert made is not None

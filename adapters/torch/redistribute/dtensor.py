@@ -9,11 +9,13 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Replicate
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from partita.adapters.torch.redistribute.execute import execute
 from partita.adapters.torch.redistribute.placements import to_layout, to_placements
 from partita.adapters.torch.redistribute.problem import mesh_of
 from partita.cluster.model import Cluster
+from partita.errors import InputError, listed
 from partita.redistribution.array_type import ArrayType
 from partita.redistribution.search import redistribution
 
@@ -29,6 +31,7 @@ def redistribute_dtensor(
     meshes call this alike; one that isn't on a mesh has an empty local tensor there. A gradient is a DTensor in
     placements of its own; it comes back in those of ``dtensor``, but whole where ``dtensor`` is a sum.
     """
+    _require_order_said(dtensor)
     mesh = dtensor.device_mesh if device_mesh is None else device_mesh
     # Read and written again, so that a negative dim is a positive one.
     names = mesh_of(mesh)
@@ -63,6 +66,20 @@ class RedistributeDTensor(Function):
             for here, wanted in zip(parts, placements, strict=True)
         )
         return RedistributeDTensor.apply(gradient, whole, mesh, cluster), None, None, None
+
+
+def _require_order_said(dtensor: DTensor) -> None:
+    """torch can keep an order in which axes cut a dim beside the placements, where nobody sees it."""
+    spec = dtensor._spec
+    order = getattr(spec, "shard_order", None)
+    if order is None or any(isinstance(placement, _StridedShard) for placement in dtensor.placements):
+        return
+    if tuple(order) != spec.compute_default_shard_order(dtensor.placements):
+        said = "; ".join(f"dim {entry.tensor_dim} by the axes {listed(entry.mesh_dims)}" for entry in order)
+        raise InputError(
+            f"the DTensor's placements {tuple(map(str, dtensor.placements))} don't say in which order axes cut it: "
+            f"{said}. The same with _StridedShard says it"
+        )
 
 
 def _type(dtensor: DTensor, placements: Sequence[Placement], mesh: DeviceMesh) -> ArrayType:

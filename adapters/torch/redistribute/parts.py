@@ -75,8 +75,7 @@ def whole(shape: Sequence[int]) -> Part:
 def parts(steps: Sequence[Step], item_bytes: int) -> list[Part]:
     """The parts in which an array goes through the steps; one, the whole, where everything is small."""
     types = [steps[0].before, *(step.after for step in steps)]
-    elements = max(max(step.before.largest, step.after.largest, _sent(step)) for step in steps)
-    count = -(-elements * item_bytes // PART_BYTES)
+    count = -(-max(kind.largest for kind in types) * item_bytes // PART_BYTES)
     cells = [_cells(types, dim) for dim in range(len(types[0].shape))]
     counts = _counts([int((found[:, 1] - found[:, 0]).max(initial=0)) for found in cells], count)
     return [
@@ -114,18 +113,3 @@ def _share(cells: np.ndarray, index: int, count: int) -> np.ndarray:
     lengths = cells[:, 1] - cells[:, 0]
     found = np.stack([cells[:, 0] + lengths * index // count, cells[:, 0] + lengths * (index + 1) // count], axis=1)
     return found[found[:, 1] > found[:, 0]]
-
-
-def _sent(step: Step) -> int:
-    """No device sends more elements in a step than this."""
-    if step.op != "direct":
-        return step.before.largest
-    readers, holders = _copies(step.after), _copies(step.before)
-    # Where a node takes from itself, a holder may have all readers of its node.
-    share = readers if step.nodes is not None else -(-readers // holders)
-    return step.before.largest * share
-
-
-def _copies(kind: ArrayType) -> int:
-    """How many devices hold each element, or each part of it."""
-    return kind.mesh.size(kind.replicated)
