@@ -28,11 +28,11 @@ Objective = Literal["bytes", "time"]
 # By the objective first, then by the other; of equal ones the fewer steps, a direct step counted as two.
 Cost = tuple[float, float, int]
 Way = tuple[Move, ...]
-# Layouts that are met by collectives alone; those looked at before and after a direct step, of which the first are
-# paired; direct steps whose price is found, which on large meshes takes milliseconds.
-ALONE = 1500
+# Layouts looked at before and after a direct step, of which the first are paired. Layouts that are met by collectives
+# alone, and direct steps whose price is found: on up to that many devices, and on more, where each takes longer.
 BEFORE, AFTER, ENDS = 10, 12, 16
-PRICED, PRICED_SMALL, SMALL = 10, 40, 512
+SMALL = 512
+ALONE, PRICED = (1500, 300), (40, 8)
 NONE: Cost = 0.0, 0.0, 0
 INFINITE: Cost = float("inf"), 0.0, 0
 
@@ -59,6 +59,7 @@ class Search:
         self.source, self.target, self.item_bytes, self.network = source, target, item_bytes, network
         self.objective, self.bound, self.until = objective, bound, until
         self.best = best
+        self.large = len(source.mesh.devices) > SMALL
         self.considered = 0
         self.complete = True
         self.here = Space(source.mesh, source.shape, item_bytes, network, memory, allowed)
@@ -179,7 +180,7 @@ class Search:
             if state == self.end:
                 self._take(spent, way)
                 break
-            if len(reached) > ALONE or self._late():
+            if len(reached) > ALONE[self.large] or self._late():
                 return False
             done.add(state)
             self.considered += 1
@@ -288,11 +289,10 @@ class Search:
                     queue.append((total, next(order), spent, way, rest, one, two))
         queue.sort()
         self.considered += len(queue)
-        most = PRICED_SMALL if len(self.network.node_of) <= SMALL else PRICED
         for number, (total, _, spent, way, rest, one, two) in enumerate(queue):
             if not self._better(total) or self._late():
                 break
-            if number == most:
+            if number == PRICED[self.large]:
                 self.complete = False
                 break
             for price, step in self._direct(one, two):
