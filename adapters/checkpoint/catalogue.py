@@ -151,7 +151,9 @@ def row_major(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def item_bytes(dtype: str) -> int:
-    """Bytes of an element, by torch's name of its dtype."""
+    """Bytes of an element, by torch's name of its dtype. InputError for one that isn't known."""
+    if dtype not in ITEM_BYTES:
+        raise InputError(f"has a tensor of {dtype}; known: {', '.join(ITEM_BYTES)}")
     return ITEM_BYTES[dtype]
 
 

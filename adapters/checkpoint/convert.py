@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 from partita.adapters.checkpoint.catalogue import Catalogue
 from partita.adapters.checkpoint.output import Output
 from partita.adapters.checkpoint.padding import without_padding
-from partita.adapters.checkpoint.reshard import Done, identity_of, write_outputs
+from partita.adapters.checkpoint.reshard import Done, identity_of, unfinished, write_outputs
 from partita.adapters.checkpoint.sources import read_checkpoint
 from partita.adapters.checkpoint.target import Target, require_model, target
 from partita.adapters.checkpoint.write_dcp import dcp_outputs
@@ -19,7 +20,7 @@ from partita.adapters.checkpoint.write_megatron import megatron_outputs
 from partita.adapters.checkpoint.write_safetensors import dense_outputs
 from partita.cli.model import load_model
 from partita.cli.planned import model_of
-from partita.errors import InputError
+from partita.errors import InputError, listed
 from partita.graph import Graph
 from partita.plan import Plan, load_plan, plan_document
 
@@ -48,9 +49,8 @@ def convert(
     progress: Callable[[str], object] = lambda words: None,
 ) -> Result:  # fmt: skip
     """Write the checkpoint for a plan, or as a dense model. PartitaError for whatever can't be read or written."""
-    if out.resolve() == checkpoint.resolve() or checkpoint.resolve() in out.resolve().parents:
-        raise InputError(f"{out}: lies in the checkpoint that is read ({checkpoint}); give an -o outside of it")
-    wanted = None if to in FORMS else load_plan(to)
+    _require_apart(checkpoint, out)
+    wanted = None if to in FORMS else _plan(to)
     before = None if saved_by is None else load_plan(saved_by)
     graph = _graph([(wanted, to), (before, saved_by)], model)
     goal = None if wanted is None else target(wanted, graph)
@@ -65,6 +65,21 @@ def convert(
     done = write_outputs(outputs, out, identity, progress)
     form = FORMS[to] if goal is None else f"for {goal.plan.target}: {goal.words}"
     return Result(catalogue, form, goal, out, done, before_bytes, memory_bytes("VmHWM"))
+
+
+def _require_apart(checkpoint: Path, out: Path) -> None:
+    """InputError where writing the output would change the checkpoint that is read."""
+    source, made, making = (Path(os.path.realpath(path)) for path in (checkpoint, out, unfinished(out)))
+    if source in (made, *made.parents):
+        raise InputError(f"{out}: lies in the checkpoint that is read ({checkpoint}); give an -o outside of it")
+    if making in (source, *source.parents):
+        raise InputError(f"{out}: is made in {making}, where the checkpoint that is read lies; give another -o")
+
+
+def _plan(to: str) -> Plan:
+    if not os.path.exists(to):
+        raise InputError(f'--to "{to}": no such file; {listed([*FORMS, "the file of a plan"])} work')
+    return load_plan(to)
 
 
 def memory_bytes(word: str) -> int:

@@ -151,8 +151,12 @@ def _tensor(storage: Stored, offset: int, size: Any, stride: Any, *rest: Any) ->
     # A storage without a type of its own says the tensor's dtype (v3).
     dtypes = [str(item).removeprefix("torch.") for item in rest if isinstance(item, torch.dtype)]
     dtype = dtypes[0] if dtypes else storage.dtype
-    start_bytes = storage.start_bytes + offset * item_bytes(dtype)
-    return Stored(storage.path, start_bytes, dtype, tuple(size), tuple(stride))
+    skipped_bytes = offset * item_bytes(dtype)
+    found = Stored(storage.path, storage.start_bytes + skipped_bytes, dtype, tuple(size), tuple(stride))
+    # Beyond its storage is another tensor's.
+    assert min((offset, *size, *stride)) >= 0
+    assert skipped_bytes + found.span_bytes <= storage.span_bytes
+    return found
 
 
 def _parameter(data: Stored, *_: Any) -> Stored:
@@ -169,9 +173,10 @@ def read_pickled(path: Path, start_bytes: int = 0, length_bytes: int | None = No
 
     InputError where it is truncated, broken, or isn't of that form.
     """
-    size = path.stat().st_size
-    length_bytes = size - start_bytes if length_bytes is None else length_bytes
+    size = 0
     try:
+        size = path.stat().st_size
+        length_bytes = size - start_bytes if length_bytes is None else length_bytes
         with path.open("rb") as file, zipfile.ZipFile(_Part(file, start_bytes, length_bytes)) as archive:  # type: ignore
             (name,) = [entry for entry in archive.namelist() if entry.endswith("/data.pkl")]
             folder = name.removesuffix("data.pkl")
@@ -190,15 +195,10 @@ def read_pickled(path: Path, start_bytes: int = 0, length_bytes: int | None = No
                 return _Unpickler(pickled, storage).load()
     except OSError as error:
         raise InputError(f"{path}: can't be read: {error.strerror or error}") from None
-    except (
-        zipfile.BadZipFile,
-        pickle.UnpicklingError,
-        EOFError,
-        LookupError,
-        ValueError,
-        TypeError,
-        AssertionError,
-    ) as error:
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    except Exception as error:  # a zip or a pickle that is broken raises anything
+        assert length_bytes is not None
         part = f", bytes {start_bytes} to {start_bytes + length_bytes}" if length_bytes < size else ""
         raise InputError(
             f"{path}: can't be read{part}: it is truncated or broken, or torch.save didn't write it ({size:,} bytes)"

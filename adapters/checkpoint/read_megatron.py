@@ -190,4 +190,5 @@ def _groups(saved: Sequence[Mapping[str, Any]], trained: list[str], graph: Graph
 
 def undecayed(names: Iterable[str], graph: Graph) -> list[str]:
     """The parameters that Megatron's optimizers don't decay: biases, and those of one dim."""
-    return [name for name in names if len(graph.tensor[name].shape) == 1 or name.endswith(".bias")]
+    own = {name: graph.tensor.get(graph.aliases.get(name, name)) for name in names}
+    return [n for n, tensor in own.items() if n.endswith(".bias") or (tensor is not None and len(tensor.shape) == 1)]

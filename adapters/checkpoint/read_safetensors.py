@@ -60,8 +60,14 @@ def read_safetensors(path: Path, files: list[Path]) -> Catalogue:
 
 
 def stored_tensors(path: Path) -> dict[str, Stored]:
-    """The tensors of a file by name. InputError where it is truncated or broken."""
-    size = path.stat().st_size
+    """The tensors of a file by name. InputError where it can't be read, is truncated or broken."""
+    try:
+        return _stored_tensors(path, path.stat().st_size)
+    except OSError as error:
+        raise InputError(f"{path}: can't be read: {error.strerror}") from None
+
+
+def _stored_tensors(path: Path, size: int) -> dict[str, Stored]:
     broken = InputError(f"{path}: can't be read, it is truncated or broken, or not safetensors ({size:,} bytes)")
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -77,7 +83,8 @@ def stored_tensors(path: Path) -> dict[str, Stored]:
                 if item["dtype"] not in DTYPES:
                     raise InputError(f'{path}: "{name}" has dtype {item["dtype"]}; known: {", ".join(DTYPES)}')
                 dtype = DTYPES[item["dtype"]]
-                if stop - start != prod(shape) * item_bytes(dtype) or not 0 <= start <= stop <= size - 8 - length:
+                inside = 0 <= start <= stop <= size - 8 - length
+                if not inside or min(shape, default=0) < 0 or stop - start != prod(shape) * item_bytes(dtype):
                     raise broken
                 found[name] = Stored(path, 8 + length + start, dtype, shape, row_major(shape))
         except InputError:

@@ -38,7 +38,7 @@ class Done:
 
 def unfinished(out: Path) -> Path:
     """The folder in which an output is made."""
-    return out.with_name(f".{out.name}.partial")
+    return out.parent / f".{out.name}.partial"
 
 
 def write_outputs(
@@ -49,13 +49,14 @@ def write_outputs(
     InputError where ``out`` exists, where another process is writing it, or where a file can't be written: what is
     finished stays for the next run.
     """
-    if out.exists() or out.is_symlink():
+    # A path may lead to what exists by way of what doesn't: "new/..".
+    if os.path.lexists(out) or os.path.lexists(os.path.realpath(out)):
         raise InputError(f"{out}: exists already; nothing of it is replaced: remove it, or give another -o")
     partial = unfinished(out)
     try:
         partial.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{out}: can't be made: {error.strerror}") from None
+        raise InputError(f"{out}: can't be made: {partial}: {error.strerror}") from None
     with _alone(partial, out):
         finished = _finished(partial, identity, progress)
         _require_space(outputs, finished, partial, out)
@@ -92,10 +93,18 @@ def _only(partial: Path, names: Set[str]) -> None:
 
 
 def identity_of(catalogue: Catalogue, target: Any) -> str:
-    """A digest of what is read and what it is written for: of the files name, size and time; of the plan all of it."""
+    """A digest of what is read and what it is written for: of the files name, size and time; of the plan all of it.
+
+    Also of how the files were understood, since --from and --model have a say in that.
+    """
     files = sorted({piece.stored.path for entry in catalogue.tensors.values() for piece in entry.pieces})
     stats = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    return hashlib.sha256(json.dumps([stats, target], sort_keys=True).encode()).hexdigest()
+    found = hashlib.sha256(json.dumps([stats, target], sort_keys=True).encode())
+    number = {path: index for index, path in enumerate(files)}
+    for key, entry in catalogue.tensors.items():
+        pieces = [(p.box, number[p.stored.path], p.stored.start_bytes, p.stored.strides) for p in entry.pieces]
+        found.update(repr((key, entry.shape, entry.dtype, pieces)).encode())
+    return found.hexdigest()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from partita.adapters.checkpoint.catalogue import Catalogue, require_whole
@@ -28,7 +29,8 @@ def read_checkpoint(
     ``by``: the plan that saved it, where it is given; ``graph``: the model, where it is known; ``weights``: the weights
     alone are wanted. InputError where nothing is there, where it is of no form that is known, or where parts lack.
     """
-    if not path.exists():
+    # Of a name that is too long, or of links in a circle, this only says that nothing is there.
+    if not os.path.exists(path):
         raise InputError(f"{path}: no such file or folder")
     catalogue = _of_folder(path, by, graph, weights) if path.is_dir() else None
     if catalogue is None and (files := safetensors_files(path)):

@@ -18,6 +18,7 @@ from partita.adapters.checkpoint.boxes import Box, elements, flat_boxes, inside,
 from partita.adapters.checkpoint.catalogue import BUFFER, PARAMETER, Catalogue, Entry, item_bytes
 from partita.adapters.checkpoint.fill import Files, fill
 from partita.adapters.checkpoint.output import Output
+from partita.errors import InputError
 
 CHUNK_BYTES = 2**23
 # A file of a dense model isn't larger, but for a tensor that is.
@@ -87,6 +88,9 @@ def _header(tensors: Mapping[str, Written]) -> bytes:
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     place = 0
     for name, tensor in tensors.items():
+        if tensor.entry.dtype not in NAMES:
+            known = ", ".join(NAMES)
+            raise InputError(f'"{name}" is {tensor.entry.dtype}, which safetensors can\'t hold; {known} work')
         header[name] = {
             "dtype": NAMES[tensor.entry.dtype], "shape": list(tensor.shape),
             "data_offsets": [place, place + tensor.bytes],

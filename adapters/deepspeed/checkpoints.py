@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from deepspeed.runtime.engine import DeepSpeedEngine
 
+from partita.adapters.deepspeed.layout import LAYOUT, LAYOUT_FILE, REST_FILE, TENSORS_FILE, require_same_parts
 from partita.adapters.torch.begin import agree
 from partita.adapters.torch.whole import unwritten
 from partita.adapters.torch.wires import ProcessGroup
@@ -118,6 +119,10 @@ def _publish(partial: Path, final: Path, latest: Path | None) -> PartitaError | 
                 place.mkdir(exist_ok=True)
                 for name in names:
                     os.replace(Path(path, name), place / name)
+            # What partita reshard wrote there would otherwise be loaded in place of it.
+            for name in (LAYOUT_FILE, REST_FILE, TENSORS_FILE.format("*")):
+                for old in final.glob(name):
+                    old.unlink()
         if latest is not None:
             write_text(latest, str(final.relative_to(latest.parent)))
     except OSError as error:
@@ -188,6 +193,9 @@ def _same_plan(engine: DeepSpeedEngine, state: Mapping[str, Any], path: Path) ->
             f"{path}: was saved by a plan that lays a copy of the model on {saved} devices, this one on {own}; partita "
             "reshard writes it for this plan; or hold the plan (fix pp and tp)"
         )
+    if LAYOUT in state:
+        stage = engine.runtime.stage
+        require_same_parts(path, state[LAYOUT]["parameters"], stage, dict(stage.context.coordinates))
 
 
 def _same_everywhere(tag: str) -> None:

@@ -6,7 +6,9 @@ of the model these are is known to the plan alone. It is written beside them, so
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,9 +16,13 @@ from deepspeed.runtime.base_optimizer import ZeROOptimizer
 from deepspeed.runtime.engine import DeepSpeedEngine
 
 from partita.adapters.torch.stage import StageModule
+from partita.errors import InputError
 
 # The key of it in a file of a checkpoint.
 LAYOUT = "partita"
+# What ``partita reshard`` writes: a file that says of every tensor of every rank which part of the model it is; steps,
+# groups of the optimizer with their options, the schedule and the client's own state; and a rank's tensors.
+LAYOUT_FILE, REST_FILE, TENSORS_FILE = "partita_layout.json", "partita_rest.pt", "mp_rank_{}.safetensors"
 
 
 def described(engine: DeepSpeedEngine, stage: StageModule, stages: int, coordinates: dict[str, int]) -> dict[str, Any]:
@@ -26,6 +32,29 @@ def described(engine: DeepSpeedEngine, stage: StageModule, stages: int, coordina
     it is stored transposed, and whether another stage owns it. ``groups``: the names in each of the optimizer's groups
     in order, where the optimizer's own state has numbers for them; a parameter of another's group is None.
     """
+    return {"version": 1, "stages": stages, "parameters": _parts(stage, coordinates), "groups": _groups(engine, stage)}
+
+
+def require_same_parts(path: Path, said: Mapping[str, Any], stage: StageModule, coordinates: dict[str, int]) -> None:
+    """InputError where a rank's file says that its tensors are other parts of the model than this rank's.
+
+    ``said``: by the model's names, as ``described`` has them. Parts of one shape may be different ones: of another
+    piece, or of a tensor that is cut whole instead of by its parts.
+    """
+    for name, own in _parts(stage, coordinates).items():
+        if name in said and _place(said[name]) != _place(own):
+            raise InputError(
+                f'{path}: its part of "{name}" isn\'t the one that this plan gives the rank; partita reshard writes it '
+                "for this plan"
+            )
+
+
+def _place(part: Mapping[str, Any]) -> tuple[Any, ...]:
+    shard = part["shard"] or {}
+    return list(part["shape"]), part["piece"], *(shard.get(key) for key in ("dim", "parts", "pieces", "padded"))
+
+
+def _parts(stage: StageModule, coordinates: dict[str, int]) -> dict[str, dict[str, Any]]:
     parameters = {}
     for name, shard in stage.piece.parameters.items():
         held = stage.parameters_by_name[name]
@@ -38,7 +67,7 @@ def described(engine: DeepSpeedEngine, stage: StageModule, stages: int, coordina
             "piece": 0 if shard is None else coordinates[shard.axis], "flipped": name in stage.flipped,
             "copy": name in stage.piece.copies,
         }  # fmt: skip
-    return {"version": 1, "stages": stages, "parameters": parameters, "groups": _groups(engine, stage)}
+    return parameters
 
 
 def _groups(engine: DeepSpeedEngine, stage: StageModule) -> list[list[str | None]] | None:

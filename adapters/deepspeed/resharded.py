@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -19,15 +20,12 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from partita.adapters.deepspeed.checkpoints import agree_on
+from partita.adapters.deepspeed.layout import LAYOUT_FILE, REST_FILE, TENSORS_FILE, require_same_parts
 from partita.adapters.deepspeed.slots import Slot, base_optimizer, slots
 from partita.adapters.torch.stage import StageModule
 from partita.errors import InputError, PartitaError
 from partita.files import read_json
 
-# What says that a checkpoint is of this form: its stages, and of every tensor which part of the model it is.
-LAYOUT_FILE = "partita_layout.json"
-# Steps, groups of the optimizer with their options, the schedule and the client's own state.
-REST_FILE = "partita_rest.pt"
 PARAMETER = "parameter"
 
 
@@ -41,24 +39,28 @@ class Resharded:
 
     def __init__(self, path: Path, engine: DeepSpeedEngine, stage: StageModule):
         layout = read_json(path / LAYOUT_FILE)
+        if not isinstance(layout, dict) or layout.get("version") != 1:
+            raise InputError(f"{path / LAYOUT_FILE}: isn't of version 1, which is the one known here")
         if layout["ranks"] != engine.mp_world_size:
             raise InputError(
                 f"{path}: was written for a plan that lays a copy of the model on {layout['ranks']} devices, this one "
                 f"on {engine.mp_world_size}; partita reshard writes it for this plan"
             )
-        self.path = path / f"mp_rank_{engine.mpu.get_model_parallel_rank():02d}.safetensors"
+        rank = engine.mpu.get_model_parallel_rank()
+        self.path = path / TENSORS_FILE.format(f"{rank:02d}")
         try:
             self.file = safe_open(str(self.path), framework="pt")
             self.keys = set(self.file.keys())
             self.rest = torch.load(path / REST_FILE, map_location="cpu", weights_only=False)
         except FileNotFoundError as error:
             raise InputError(f"{error.filename or self.path}: no such file") from None
-        except (SafetensorError, RuntimeError, EOFError, OSError) as error:
+        except (SafetensorError, RuntimeError, EOFError, OSError, UnpicklingError) as error:
             raise InputError(f"{path}: can't be read, a file is truncated or broken: {error}") from None
         self.states = sorted({key.partition(":")[0] for key in self.keys} - {PARAMETER})
         self.flipped = stage.flipped
         for name, parameter in stage.parameters_by_name.items():
             self._fits(name, parameter)
+        require_same_parts(self.path, layout["parameters"][rank], stage, dict(stage.context.coordinates))
 
     def _fits(self, name: str, parameter: nn.Parameter) -> None:
         if f"{PARAMETER}:{name}" not in self.keys:

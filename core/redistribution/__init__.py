@@ -2,9 +2,8 @@
 
 from partita.redistribution.array_type import ArrayType
 from partita.redistribution.layout import Layout
-from partita.redistribution.materialise import Take, materialise
 from partita.redistribution.mesh import Mesh
 from partita.redistribution.steps import Step
 from partita.redistribution.view import View
 
-__all__ = ["ArrayType", "Layout", "Mesh", "Step", "Take", "View", "materialise"]
+__all__ = ["ArrayType", "Layout", "Mesh", "Step", "View"]

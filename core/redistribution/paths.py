@@ -62,9 +62,12 @@ class Search:
         self.large = len(source.mesh.devices) > SMALL
         self.considered = 0
         self.complete = True
-        self.here = Space(source.mesh, source.shape, item_bytes, network, memory, allowed)
+        even = source.even and target.even
+        self.here = Space(source.mesh, source.shape, item_bytes, network, memory, allowed, even)
         self.one = source.mesh == target.mesh
-        self.there = self.here if self.one else Space(target.mesh, target.shape, item_bytes, network, memory, allowed)
+        self.there = self.here
+        if not self.one:
+            self.there = Space(target.mesh, target.shape, item_bytes, network, memory, allowed, even)
         self.start, self.end = self.here.state(source.layout), self.there.state(target.layout)
         estimate = Estimate(self.here) if self.one else None
         self.estimate = estimate if estimate is not None and estimate.aligned else None

@@ -18,7 +18,7 @@ from partita.redistribution.array_type import ArrayType
 from partita.redistribution.bound import lower_bound
 from partita.redistribution.paths import Objective, Search
 from partita.redistribution.price import Network, load, priced
-from partita.redistribution.split import divided_ends, joined
+from partita.redistribution.split import divided_ends, joined, plain
 from partita.redistribution.steps import LOCAL, Op, Step
 
 ALL: frozenset[Op] = frozenset(
@@ -36,14 +36,16 @@ def redistribution(
     memory_bytes: int | None = None,
     seconds_limit: float | None = None,
     allowed: frozenset[Op] | None = None,
+    whole_axes: bool = False,
 ) -> Redistribution:
     """The cheapest steps of those ``allowed`` (None: of all), by seconds, then bytes; or by bytes, then seconds.
 
     No device ever holds more than ``memory_bytes`` of the array; None: than the source or the target, whichever is
-    larger; where the ops that are allowed can't keep to that, what they need. ``cluster`` None is one node of
-    H100s. After ``seconds_limit`` the best found so far is the answer. Answers are kept. The source's sums may be
-    completed, and those of the target made of whole values. InputError where the shapes differ or a device is none of
-    the cluster; Infeasible where the memory is too small, or no steps of those allowed lead there.
+    larger; where the ops that are allowed can't keep to that, what they need. ``cluster`` None is one node of H100s.
+    After ``seconds_limit`` the best found so far is the answer. ``whole_axes``: no axis is divided, for those who have
+    groups along the mesh's own axes alone. Answers are kept. The source's sums may be completed, and those of the
+    target made of whole values. InputError where the shapes differ or a device is none of the cluster; Infeasible where
+    the memory is too small, or no steps of those allowed lead there.
     """
     if source.shape != target.shape:
         raise InputError(f"an array of shape {list(source.shape)} can't become one of shape {list(target.shape)}")
@@ -58,17 +60,21 @@ def redistribution(
     ends = max(source.largest, target.largest) * item_bytes
     if memory_bytes is not None and memory_bytes < ends:
         raise Infeasible(f"{memory_bytes:,} bytes of memory are too few: source or target alone are {ends:,} a device")
-    return _searched(source, target, item_bytes, Network.of(cluster), objective, memory_bytes, seconds_limit, allowed)
+    network = Network.of(cluster)
+    return _searched(source, target, item_bytes, network, objective, memory_bytes, seconds_limit, allowed, whole_axes)
 
 
 @lru_cache(maxsize=512)
 def _searched(
     source: ArrayType, target: ArrayType, item_bytes: int, network: Network, objective: Objective,
-    memory_bytes: int | None, seconds_limit: float | None, allowed: frozenset[Op] | None,
+    memory_bytes: int | None, seconds_limit: float | None, allowed: frozenset[Op] | None, whole_axes: bool,
 ) -> Redistribution:  # fmt: skip
     until = None if seconds_limit is None else time.monotonic() + seconds_limit
     bound = lower_bound(source, target)
-    meshes = [divided_ends(source, target, network, into_primes) for into_primes in (False, True)]
+    if whole_axes:
+        meshes = [(plain(source), plain(target))]
+    else:
+        meshes = [divided_ends(source, target, network, into_primes) for into_primes in (False, True)]
     ends = max(source.largest, target.largest)
     memory = ends if memory_bytes is None else memory_bytes // item_bytes
     while True:

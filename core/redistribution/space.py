@@ -48,13 +48,17 @@ class Move:
 
 
 class Space:
-    """The layouts of an array on a mesh with at most ``memory`` elements a device, and the moves of ``allowed``."""
+    """The layouts of an array on a mesh with at most ``memory`` elements a device, and the moves of ``allowed``.
+
+    ``even``: only those whose pieces are equal; between two of them no others are worth their unequal pieces.
+    """
 
     def __init__(
-        self, mesh: Mesh, shape: tuple[int, ...], item_bytes: int, network: Network, memory: int, allowed: frozenset[Op]
-    ):
+        self, mesh: Mesh, shape: tuple[int, ...], item_bytes: int, network: Network, memory: int,
+        allowed: frozenset[Op], even: bool,
+    ):  # fmt: skip
         self.mesh, self.shape, self.item_bytes, self.network = mesh, shape, item_bytes, network
-        self.memory, self.allowed = memory, allowed
+        self.memory, self.allowed, self.even = memory, allowed, even
         self.names = [name for name, _ in mesh.axes]
         self.sizes = [size for _, size in mesh.axes]
         self.crossing = [network.crosses(mesh, (name,)) for name in self.names]
@@ -134,7 +138,7 @@ class Space:
     def moves(self, state: State, sums: Axes, slices: bool) -> Iterator[Move]:
         """All steps from a layout that stay within the memory; ``sums`` are those of the target."""
         for move in self._all(state, sums, slices):
-            if self.local(move.after) <= self.memory:
+            if self.local(move.after) <= self.memory and (not self.even or self._even(move.after)):
                 yield move
 
     def _all(self, state: State, sums: Axes, slices: bool) -> Iterator[Move]:

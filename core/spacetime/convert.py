@@ -1,6 +1,8 @@
 """From what a device has of a value to what an op needs of it: the collectives between, in order.
 
-Each has its transpose as backward pass, so that gradients follow from forward views by rule (SuperScaler, section 3.2):
+Which ones is for the search of ``redistribution`` to say: those that move the fewest bytes. Here a state becomes the
+type of an array, and the steps that were found become collectives along one axis each. Each has its transpose as
+backward pass, so that gradients follow from forward views by rule (SuperScaler, section 3.2):
 
 ===============  ==========================  ==============================================
 form             forward                     backward
@@ -17,12 +19,20 @@ exchange         pieces of another dim       pieces of the first dim
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from math import gcd, lcm, prod
 from typing import Any
 
-from partita.spacetime.parts import Part, State, local_parts, nests
+from partita.redistribution import ArrayType, Layout, Mesh
+from partita.redistribution.search import redistribution
+from partita.redistribution.steps import Op
+from partita.spacetime.parts import Part, Spread, State, local_parts
 from partita.spacetime.program import Form
+
+# Pieces of a turn are code that all devices of a copy run together: nothing goes from one device to another alone.
+ALLOWED: frozenset[Op] = frozenset({"slice", "all-gather", "all-to-all", "all-reduce", "reduce-scatter"})
 
 
 @dataclass(frozen=True)
@@ -36,67 +46,181 @@ class Step:
 
 
 def steps(
-    shape: Sequence[int], before: State, after: State, entered: Collection[str], axes: dict[str, int]
+    shape: Sequence[int],
+    before: State,
+    after: State,
+    entered: Collection[str],
+    axes: Mapping[str, int],
+    turns: Collection[str] = (),
 ) -> list[Step]:
     """The way between two states of a value of that shape, on a stage of those ``axes`` (name to size, major first).
 
-    ``entered`` are the axes along which the result is whole and its readers work on pieces: the gradient is summed.
+    Along ``turns`` a device has its parts one after another: what they make is put together before devices exchange
+    anything, and they take their slices after it. ``entered`` are the axes along which the result is whole and its
+    readers work on pieces: the gradient is summed.
     """
-    found: list[Step] = []
-    state = dict(before)
-
-    def step(form: Form, axis: str, spread: Part | None, **attributes: Any) -> None:
-        if spread is None:
-            state.pop(axis, None)
-        else:
-            state[axis] = spread
-        found.append(Step(form, axis, dict(state), attributes))
-
-    def where(axis: str) -> dict[str, int]:
-        # The parts that a device has of the dim, each cut along the axis; and of how many parts the whole dim consists.
-        part = state[axis]
-        assert isinstance(part, Part)
-        return {"dim": part.dim, "parts": local_parts(state, axis, axes), "of": part.parts}
-
-    def gather(axis: str, form: Form) -> None:
-        at = where(axis)
-        size = shape[at["dim"]]
-        for other, part in state.items():
-            if other != axis and isinstance(part, Part) and part.dim == at["dim"]:
-                size //= axes[other]
-        step(form, axis, None, **at, size=size)
-
-    # The innermost first: what turns add up comes before the sum over devices.
-    for axis in reversed(axes):
-        if state.get(axis) == "partial":
-            wanted = after.get(axis)
-            if isinstance(wanted, Part) and nests({**state, axis: wanted}, axes):
-                state[axis] = wanted
-                step("scatter", axis, wanted, **where(axis))
-            else:
-                step("sum", axis, None)
-    moved = {axis for axis in axes if isinstance(state.get(axis), Part) and state[axis] != after.get(axis)}
-    # The innermost first, so that what is put together lies side by side.
-    for axis in sorted(moved, key=lambda axis: -state[axis].parts):  # type: ignore[union-attr]
-        wanted = after.get(axis)
-        here = state[axis]
-        assert isinstance(here, Part)
-        if isinstance(wanted, Part) and wanted.dim != here.dim and nests({**state, axis: wanted}, axes):
-            source = where(axis)
-            state[axis] = wanted
-            step("exchange", axis, wanted, source=source, target=where(axis))
-        # Where a cut that is still there is in the way, the value is put together now and cut again at the end.
-        elif wanted is None and axis in entered:
-            gather(axis, "gather_entered")
-        else:
-            gather(axis, "gather")
-    cut = [(axis, wanted) for axis, wanted in after.items() if isinstance(wanted, Part) and axis not in state]
-    for axis, wanted in sorted(cut, key=lambda pair: pair[1].parts):
-        state[axis] = wanted
-        step("slice", axis, wanted, **where(axis))
-    gathered = {found_step.axis for found_step in found if found_step.form == "gather_entered"}
+    way = _Way(shape, before, after, entered, axes)
+    for axis in reversed(list(axes)):
+        if axis in turns and axis in before and before[axis] != after.get(axis):
+            way.sum(axis) if before[axis] == "partial" else way.gather(axis)
+    between = {axis: spread for axis, spread in after.items() if axis not in turns or way.state.get(axis) == spread}
+    for here, there in _between(way.state, between, shape, axes):
+        for move in _moves(shape, here, there, axes):
+            way.move(move, there)
+    for axis in axes:
+        if isinstance(wanted := after.get(axis), Part) and axis not in way.state:
+            way.slice(axis, wanted)
+    gathered = {step.axis for step in way.found if step.form == "gather_entered"}
     for axis in axes:
         if axis in entered and axis not in gathered:
-            step("enter", axis, None)
-    assert state == dict(after), (before, after, state)
+            way.step("enter", axis, None)
+    assert way.state == dict(after), (before, after, way.state)
+    return way.found
+
+
+class _Way:
+    """The collectives so far, and the state after them."""
+
+    def __init__(
+        self, shape: Sequence[int], before: State, after: State, entered: Collection[str], axes: Mapping[str, int]
+    ):
+        self.shape, self.after, self.entered, self.axes = shape, after, entered, axes
+        self.state = dict(before)
+        self.found: list[Step] = []
+
+    def move(self, move: tuple[Op, tuple[str, ...], State], end: State) -> None:
+        """A step of the search, along one axis after another: the innermost first where pieces are put together."""
+        op, axes, state = move
+        inner_first = sorted(axes, key=lambda axis: -_parts(self.state.get(axis)))
+        outer_first = sorted(axes, key=lambda axis: _parts(state.get(axis)))
+        if op == "all-gather":
+            for axis in inner_first:
+                self.gather(axis)
+        elif op == "all-to-all":
+            for axis in inner_first:
+                self.exchange(axis, state[axis])
+        elif op == "all-reduce":
+            for axis in reversed(list(axes)):
+                self.sum(axis)
+        else:
+            for axis in outer_first:
+                self.slice(axis, state[axis]) if op == "slice" else self.scatter(axis, state[axis])
+        assert self.state == state, (move, self.state)
+
+    def step(self, form: Form, axis: str, spread: Spread | None, **attributes: Any) -> None:
+        if spread is None:
+            self.state.pop(axis, None)
+        else:
+            self.state[axis] = spread
+        self.found.append(Step(form, axis, dict(self.state), attributes))
+
+    def sum(self, axis: str) -> None:
+        self.step("sum", axis, None)
+
+    def scatter(self, axis: str, wanted: Spread) -> None:
+        self.state[axis] = wanted
+        self.step("scatter", axis, wanted, **self._where(axis))
+
+    def gather(self, axis: str) -> None:
+        at = self._where(axis)
+        size = self.shape[at["dim"]]
+        for other, part in self.state.items():
+            if other != axis and isinstance(part, Part) and part.dim == at["dim"]:
+                size //= self.axes[other]
+        stays = axis in self.entered and axis not in self.after
+        self.step("gather_entered" if stays else "gather", axis, None, **at, size=size)
+
+    def exchange(self, axis: str, wanted: Spread) -> None:
+        source = self._where(axis)
+        assert isinstance(wanted, Part)
+        if source["dim"] == wanted.dim:
+            # Other parts of the same dim: there is no collective that takes them from one another.
+            self.gather(axis)
+            self.slice(axis, wanted)
+            return
+        self.state[axis] = wanted
+        self.step("exchange", axis, wanted, source=source, target=self._where(axis))
+
+    def slice(self, axis: str, wanted: Spread) -> None:
+        self.state[axis] = wanted
+        self.step("slice", axis, wanted, **self._where(axis))
+
+    def _where(self, axis: str) -> dict[str, int]:
+        """The parts that a device has of the dim, each cut along the axis; and of how many parts the dim consists."""
+        part = self.state[axis]
+        assert isinstance(part, Part)
+        return {"dim": part.dim, "parts": local_parts(self.state, axis, self.axes), "of": part.parts}
+
+
+def _parts(spread: Spread | None) -> int:
+    return spread.parts if isinstance(spread, Part) else 0
+
+
+def _between(before: State, after: State, shape: Sequence[int], axes: Mapping[str, int]) -> list[tuple[State, State]]:
+    """The two states, or both with one between them where their cuts don't lie inside one another: what differs is
+    put together then."""
+    if _factors(shape, [before, after], axes) is not None:
+        return [(before, after)]
+    same = {axis: spread for axis, spread in before.items() if after.get(axis) == spread}
+    return [(before, same), (same, after)]
+
+
+def _factors(shape: Sequence[int], states: Sequence[State], axes: Mapping[str, int]) -> list[list[int]] | None:
+    """By dim, the numbers of equal parts that any cut speaks of, 1 first: each divides the next. None where cuts cross.
+
+    A dim of parts that are cut is several dims: of 3 parts that are each cut, the first is 3 long and isn't cut.
+    """
+    found = [sorted({1, *(p.parts for state in states for p in state.values() if isinstance(p, Part) and p.dim == dim)})
+             for dim in range(len(shape))]  # fmt: skip
+    for parts in found:
+        if any(many % few for few, many in pairwise(parts)):
+            return None
+    for state in states:
+        for dim, parts in enumerate(found):
+            for few, many in pairwise(parts):
+                inside = [axes[axis] for axis, part in state.items() if part == Part(dim, few)]
+                if (many // few) % prod(inside):
+                    return None
     return found
+
+
+def _moves(
+    shape: Sequence[int], before: State, after: State, axes: Mapping[str, int]
+) -> list[tuple[Op, tuple[str, ...], State]]:
+    """The steps of the search: what is done along which axes, and the state after it."""
+    if dict(before) == dict(after):
+        return []
+    factors = _factors(shape, [before, after], axes)
+    assert factors is not None, (before, after)
+    places = [(dim, parts) for dim, all_parts in enumerate(factors) for parts in all_parts]
+    devices = prod(axes.values())
+    lengths: list[int] = []
+    for dim, (size, all_parts) in enumerate(zip(shape, factors, strict=True)):
+        # What isn't divisible is padded by whoever holds the value: the pieces are equal.
+        wanted = lcm(*(_pieces(state, axes, (dim, all_parts[-1])) for state in (before, after)))
+        rest = -(-size // all_parts[-1] // wanted) * wanted
+        lengths += [many // few for few, many in pairwise(all_parts)] + [rest]
+    # Which steps are the best depends on what divides the sizes, not on the sizes.
+    sizes = tuple(gcd(length, devices) for length in lengths)
+    mesh = Mesh(tuple(axes.items()), tuple(range(devices)))
+
+    def array(state: State) -> ArrayType:
+        cuts = tuple(tuple(axis for axis in axes if state.get(axis) == Part(*place)) for place in places)
+        return ArrayType(sizes, Layout(cuts, tuple(axis for axis in axes if state.get(axis) == "partial")), mesh)
+
+    def state(kind: ArrayType) -> State:
+        found: dict[str, Spread] = dict.fromkeys(kind.layout.partial, "partial")
+        for (dim, parts), cut in zip(places, kind.layout.dims, strict=True):
+            for axis in cut:
+                found[axis] = Part(dim, parts)
+                parts *= axes[axis]
+        return found
+
+    way = redistribution(array(before), array(after), 1, objective="bytes", allowed=ALLOWED, whole_axes=True)
+    assert all(priced.step.after.even for priced in way.steps), way
+    return [(priced.step.op, priced.step.axes, state(priced.step.after)) for priced in way.steps]
+
+
+def _pieces(state: State, axes: Mapping[str, int], place: tuple[int, int]) -> int:
+    """Into how many pieces each of the equal parts of a dim is cut."""
+    return prod(axes[axis] for axis, part in state.items() if part == Part(*place))

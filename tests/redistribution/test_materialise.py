@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from partita.errors import PlanError
-from partita.redistribution import Take, View, materialise
-from partita.redistribution.cover import require_cover
-from partita.redistribution.reference import redistribute_numpy
+from partita.redistribution import View
 from partita.redistribution.view import said
 from tests.redistribution.cases import Case, any_case, index
+from tests.redistribution.cover import require_cover
+from tests.redistribution.materialise import Take, materialise
+from tests.redistribution.reference import redistribute_numpy
 
 
 @pytest.mark.slow

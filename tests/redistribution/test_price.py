@@ -126,7 +126,7 @@ def test_the_least_is_never_more_than_the_price() -> None:
         problem = any_problem(random, sums=False, one_mesh=True)
         network = Network.of(cluster(2, 4))
         source, target = divided_ends(problem.source, problem.target, network, True)
-        space = Space(source.mesh, source.shape, ITEM, network, problem.elements, frozenset())
+        space = Space(source.mesh, source.shape, ITEM, network, problem.elements, frozenset(), False)
         estimate = Estimate(space)
         if not estimate.aligned:
             continue

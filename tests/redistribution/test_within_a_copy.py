@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from partita.redistribution import View
-from partita.redistribution.reference import redistribute_numpy
 from partita.spacetime.convert import Step, steps
 from partita.spacetime.parts import Part, State, nests, outer_first
+from tests.redistribution.reference import redistribute_numpy
 
 Arrays = list[np.ndarray]
 

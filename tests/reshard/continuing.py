@@ -102,6 +102,20 @@ def continued_from(case: Case, dense: str) -> list[float]:
     return [part.step(global_batch(case, step)) for step in AFTER]
 
 
+def saved_over(case: Case, folder: str, tag: str) -> tuple[float, float]:
+    """The loss of the step after a checkpoint that is saved in the place of the one that was loaded; the same loss of
+    an engine that loads it."""
+    losses = []
+    for first in (True, False):
+        part = Part(case, dense_model(case).state_dict())
+        part.engine.load_checkpoint(folder, tag=tag)
+        if first:
+            part.step(global_batch(case, AFTER[0]))
+            part.engine.save_checkpoint(folder, tag=tag)
+        losses.append(part.step(global_batch(case, AFTER[1])))
+    return losses[0], losses[1]
+
+
 def refused(case: Case, folder: str) -> tuple[str, list[float]]:
     """What is said of a load that fails, and the loss of a step after it, beside that of an engine that never loads."""
     from partita.errors import InputError

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from partita.adapters.checkpoint import write_safetensors
-from partita.adapters.checkpoint.reshard import unfinished, write_outputs
+from partita.adapters.checkpoint.reshard import identity_of, unfinished, write_outputs
 from partita.adapters.checkpoint.sources import read_checkpoint
 from partita.adapters.checkpoint.write_safetensors import dense_outputs
 from partita.cli.main import main
@@ -97,10 +98,87 @@ def test_outputs_that_would_be_lost_or_lie_in_the_source(tmp_path: Path, capsys:
     before = digests(tmp_path)
     for out, words in ((tmp_path / "mine", "exists already; nothing of it is replaced: remove it, or give another -o"),
                        (saved / "new", f"lies in the checkpoint that is read ({saved}); give an -o outside of it"),
-                       (tmp_path / "mine/file/out", "can't be made: Not a directory")):  # fmt: skip
+                       (tmp_path / "mine/file/out",
+                        f"can't be made: {tmp_path}/mine/file/.out.partial: Not a directory")):  # fmt: skip
         assert main(["reshard", str(saved), "--to", "safetensors", "-o", str(out)]) == 2
         assert capsys.readouterr().err == f"partita: {out}: {words}\n"
     assert digests(tmp_path) == before
+
+
+def link_to_itself(folder: Path) -> None:
+    (folder / "circle").symlink_to("circle")
+
+
+def a_file_where_it_is_made(folder: Path) -> None:
+    (folder / ".out.partial").write_text("mine")
+
+
+def module_is_a_dangling_link(folder: Path) -> None:
+    (folder / "saved" / MODULE).unlink()
+    (folder / "saved" / MODULE).symlink_to("nowhere")
+
+
+def moved_to_where_it_is_made(folder: Path) -> None:
+    (folder / "saved").rename(folder / ".out.partial")
+
+
+EXISTS = "exists already; nothing of it is replaced: remove it, or give another -o"
+ODD_PATHS: dict[str, tuple[Callable[[Path], object], str, str, str]] = {
+    "no checkpoint but links in a circle": (link_to_itself, "circle", "out", "circle: no such file or folder"),
+    "a checkpoint's name that is too long": (str, "n" * 300, "out", "n" * 300 + ": no such file or folder"),
+    "an output's name that is too long": (
+        str, "saved", "n" * 300, "n" * 300 + ": can't be made: ." + "n" * 300 + ".partial: File name too long",
+    ),
+    "an output that is links in a circle": (link_to_itself, "saved", "circle", "circle: " + EXISTS),
+    "an output in links in a circle": (
+        link_to_itself, "saved", "circle/out",
+        "circle/out: can't be made: circle/.out.partial: Too many levels of symbolic links",
+    ),
+    "an output that exists by way of what doesn't": (str, "saved", "new/..", "new/..: " + EXISTS),
+    "an output without a name": (str, "saved", "", ".: " + EXISTS),
+    "a file where the output is made": (
+        a_file_where_it_is_made, "saved", "out", "out: can't be made: .out.partial: File exists",
+    ),
+    "a checkpoint where the output is made": (
+        moved_to_where_it_is_made, ".out.partial", "out",
+        "out: is made in {at}/.out.partial, where the checkpoint that is read lies; give another -o",
+    ),
+    "a file that is a dangling link": (
+        module_is_a_dangling_link, "saved", "out", f"saved/{MODULE}: can't be read: No such file or directory",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD_PATHS)
+def test_paths_that_are_odd(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    prepare, checkpoint, out, words = ODD_PATHS[name]
+    monkeypatch.chdir(tmp_path)
+    zero1(tmp_path / "saved")
+    prepare(tmp_path)
+    before, names = digests(tmp_path), sorted(tmp_path.rglob("*"))
+    assert main(["reshard", checkpoint, "--to", "safetensors", "-o", out]) == 2
+    assert capsys.readouterr() == ("", f"partita: {words.format(at=tmp_path)}\n")
+    assert (digests(tmp_path), sorted(tmp_path.rglob("*"))) == (before, names)
+
+
+def test_a_plan_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reshard", str(zero1(tmp_path / "saved")), "--to", "safetensor", "-o", str(tmp_path / "out")]) == 2
+    words = '--to "safetensor": no such file; safetensors, megatron and the file of a plan work'
+    assert capsys.readouterr().err == f"partita: {words}\n"
+
+
+def test_files_that_were_understood_in_another_way_are_another_s(tmp_path: Path) -> None:
+    """The same files of the same size, and a piece that lies elsewhere: as another --from may say."""
+    catalogue = read_checkpoint(zero1(tmp_path / "saved"))
+    key, entry = next(iter(catalogue.tensors.items()))
+    first, *others = entry.pieces
+    moved = replace(first, stored=replace(first.stored, start_bytes=first.stored.start_bytes + 4))
+    other = replace(catalogue, tensors={**catalogue.tensors, key: replace(entry, pieces=(moved, *others))})
+    assert identity_of(catalogue, "safetensors") == identity_of(read_checkpoint(tmp_path / "saved"), "safetensors")
+    assert len({identity_of(catalogue, "safetensors"), identity_of(other, "safetensors"),
+                identity_of(catalogue, "megatron")}) == 3  # fmt: skip
 
 
 def test_a_disk_that_is_full(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -192,7 +192,26 @@ def test_loading_what_was_written_for_another_plan(pool: Pool, saved: Path, plan
             "on 1; partita reshard writes it for this plan"
         )
         assert losses[0] == losses[1]
+    layout = tmp_path / "out/global_step2/partita_layout.json"
+    written = layout.read_text()
+    # Of the same shape, and another piece.
+    layout.write_text(written.replace('"piece": 0', '"piece": 1'))
+    for said, losses in pool.run(refused, 4, case("pp4"), str(tmp_path / "out"), timeout=120):
+        assert "isn't the one that this plan gives the rank; partita reshard writes it for this plan" in said
+        assert losses[0] == losses[1]
+    layout.write_text(written)
     (tmp_path / "out/global_step2/mp_rank_02.safetensors").write_bytes(b"")
     for said, losses in pool.run(refused, 4, case("pp4"), str(tmp_path / "out"), timeout=120):
         assert "can't be read, a file is truncated or broken" in said
         assert losses[0] == losses[1]
+
+
+def test_what_is_saved_in_the_place_of_a_resharded_checkpoint_is_loaded(
+    pool: Pool, saved: Path, plans, tmp_path: Path
+) -> None:
+    from tests.reshard.continuing import saved_over
+
+    assert reshard(saved, "--to", plans("pp4"), *GPT2, "-o", tmp_path / "out") == 0
+    for before, after in pool.run(saved_over, 4, case("pp4"), str(tmp_path / "out"), "global_step2", timeout=120):
+        assert before == pytest.approx(after, abs=1e-6)
+    assert not list((tmp_path / "out/global_step2").glob("*.safetensors"))

@@ -121,9 +121,25 @@ def test_every_device_ends_with_its_part(before: State, after: State, entered: s
         ({"a": Part(0)}, {"a": Part(0)}, (), []),
         # Of pieces that lie otherwise none can be kept.
         ({"a": Part(0, 2)}, {"a": Part(0)}, (), ["gather", "slice"]),
-        # Turns (the later axis) are added up before the devices' sums.
-        ({"a": "partial", "b": "partial"}, {"a": Part(0)}, (), ["sum", "scatter"]),
+        # What is left of a sum is added up in pieces.
+        ({"a": "partial", "b": "partial"}, {"a": Part(0)}, (), ["scatter", "sum"]),
+        # Through whole values more would be sent, and held.
+        ({"a": Part(0), "b": Part(1)}, {"a": Part(1), "b": Part(0)}, (), ["exchange"] * 4),
     ],
 )
-def test_the_shortest_way(before: State, after: State, entered: tuple[str, ...], forms: list[str]) -> None:
+def test_the_way_of_fewest_bytes(before: State, after: State, entered: tuple[str, ...], forms: list[str]) -> None:
     assert [step.form for step in steps(SHAPE, before, after, entered, SIZES)] == forms
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "forms"),
+    [
+        ({"a": "partial", "b": "partial"}, {"a": Part(0)}, [("sum", "b"), ("scatter", "a")]),
+        ({"a": Part(1), "b": Part(0)}, {"a": Part(0)}, [("gather", "b"), ("exchange", "a")]),
+        ({"a": "partial"}, {"b": Part(0)}, [("sum", "a"), ("slice", "b")]),
+        ({"a": Part(1), "b": Part(0)}, {"b": Part(0)}, [("gather", "a")]),
+    ],
+)
+def test_turns_are_put_together_first_and_cut_last(before: State, after: State, forms: list[tuple[str, str]]) -> None:
+    found = steps(SHAPE, before, after, (), SIZES, turns=("b",))
+    assert [(step.form, step.axis) for step in found] == forms

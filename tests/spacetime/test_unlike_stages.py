@@ -19,12 +19,13 @@ from partita.errors import PlanError
 from partita.graph import Graph
 from partita.plan import Order
 from partita.plugins.capture_huggingface import capture_config
-from partita.redistribution import View, materialise
+from partita.redistribution import View
 from partita.schedules import Turn, find
 from partita.schedules.turn import in_flight
 from partita.spacetime.lower import lower
 from partita.spacetime.program import Program, Share, Task
 from partita.spacetime.prove import prove
+from tests.redistribution.materialise import materialise
 from tests.spacetime.programs import with_tasks
 from tests.spacetime.unlike import CASES, Case, Part, lowered, plan
 

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from partita.errors import PlanError
-from partita.redistribution import View, materialise
-from partita.redistribution.reference import redistribute_numpy
+from partita.redistribution import View
 from partita.spacetime.communication import Meshes
 from partita.spacetime.program import Place
 from partita.spacetime.views import (
@@ -27,6 +26,8 @@ from partita.spacetime.views import (
     sums_arriving,
 )
 from tests.redistribution.cases import any_case, index
+from tests.redistribution.materialise import materialise
+from tests.redistribution.reference import redistribute_numpy
 
 # Together these take longer than all fast tests should.
 pytestmark = pytest.mark.slow

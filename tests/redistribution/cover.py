@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from partita.errors import PlanError
-from partita.redistribution.materialise import Take, wanted_parts
 from partita.redistribution.view import Box, View, intersection, said
+from tests.redistribution.materialise import Take, wanted_parts
 
 
 def require_cover(tensor: str, device: int, wanted: View, takes: Sequence[Take]) -> None:

@@ -1,4 +1,5 @@
-"""Where a device gets the view that it wants: from which others, which elements, and what is summed (section 3.3).
+"""Where a device gets the view that it wants: from which others, which elements, and what is summed (SuperScaler,
+section 3.3). Nothing here knows of meshes or collectives: conversions and crossings are held against it.
 
 Every element of a wanted view is taken once, or once of each part of a sum. A device prefers what it has itself, then
 few sources; of replicas one is used, each by its own readers. What was made need not fit what is wanted:

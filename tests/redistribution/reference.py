@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from partita.redistribution.cover import require_cover
-from partita.redistribution.materialise import Consumer, Take, materialise
 from partita.redistribution.view import Box, View
+from tests.redistribution.cover import require_cover
+from tests.redistribution.materialise import Consumer, Take, materialise
 
 
 def redistribute_numpy(
