@@ -11,11 +11,7 @@ from math import prod
 
 import numpy as np
 
-from partita.adapters.torch.boxes import flat_boxes
 from partita.redistribution.view import Box, intersection
-from partita.spacetime.program import Shard
-
-__all__ = ["Box", "elements", "flat_boxes", "inside", "intersection", "lacking", "shape_of", "shard_boxes", "whole"]
 
 
 def whole(shape: Sequence[int]) -> Box:
@@ -31,29 +27,6 @@ def shape_of(box: Box) -> tuple[int, ...]:
 def elements(box: Box) -> int:
     """How many elements the box has."""
     return prod(shape_of(box))
-
-
-def inside(box: Box, outer: Box) -> Box:
-    """The box in the coordinates of one that contains it."""
-    return tuple((a - start, b - start) for (a, b), (start, _) in zip(box, outer, strict=True))
-
-
-def shard_boxes(shape: Sequence[int], shard: Shard | None, piece: int) -> list[tuple[Box, Box]]:
-    """What one device's part of a parameter has: pairs of a box of the dense tensor and the same box of the part.
-
-    ``shape`` is the dense one. One pair for each of the shard's parts; those that are padding alone are left out.
-    """
-    if shard is None:
-        return [(whole(shape), whole(shape))]
-    each = shard.padded // shard.parts // shard.pieces
-    pairs = []
-    for part, (start, stop) in enumerate(shard.intervals(piece)):
-        if start < stop:
-            dense, local = list(whole(shape)), list(whole(shape))
-            dense[shard.dim] = (start, stop)
-            local[shard.dim] = (part * each, part * each + stop - start)
-            pairs.append((tuple(dense), tuple(local)))
-    return pairs
 
 
 def lacking(wanted: Box, boxes: Sequence[Box]) -> Box | None:

@@ -13,8 +13,10 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from partita.adapters.checkpoint.boxes import Box, elements, inside, lacking, shape_of, whole
+from partita.adapters.checkpoint.boxes import elements, lacking, shape_of, whole
+from partita.adapters.torch.boxes import inside
 from partita.errors import InputError
+from partita.redistribution.view import Box
 
 # The state that every tensor of the model has: its values, of the highest precision that the checkpoint has of them.
 PARAMETER = "parameter"

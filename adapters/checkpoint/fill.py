@@ -12,10 +12,11 @@ from math import prod
 import torch
 from torch import Tensor
 
-from partita.adapters.checkpoint.boxes import Box, elements, inside, intersection
+from partita.adapters.checkpoint.boxes import elements
 from partita.adapters.checkpoint.catalogue import Entry, Piece, Stored, item_bytes
+from partita.adapters.torch.boxes import slices
 from partita.errors import InputError
-from partita.redistribution.view import without
+from partita.redistribution.view import Box, intersection, without
 
 # What is read at once; what is read at once even where most of it isn't wanted: a row of a transposed tensor.
 READ_BYTES, SPARSE_BYTES = 2**23, 2**20
@@ -105,4 +106,4 @@ def takes(entry: Entry, box: Box) -> Iterator[tuple[Piece, Box]]:
 def fill(entry: Entry, box: Box, target: Tensor, files: Files) -> None:
     """Copy a box of a dense tensor into a tensor of the box's shape."""
     for piece, common in takes(entry, box):
-        copy(piece.at(common), target[tuple(slice(a, b) for a, b in inside(common, box))], files)
+        copy(piece.at(common), target[slices(common, box)], files)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from partita.adapters.checkpoint.boxes import Box, flat_boxes, inside, intersection, shape_of
+from partita.adapters.checkpoint.boxes import shape_of
 from partita.adapters.checkpoint.catalogue import Piece, Stored
 from partita.adapters.checkpoint.target import Part
+from partita.adapters.torch.boxes import flat_boxes, inside, moved
+from partita.redistribution.view import intersection
 
 
 def stored_shape(part: Part) -> tuple[int, ...]:
@@ -31,8 +33,4 @@ def flat_pieces(part: Part, start: int, stop: int, stored: Stored) -> Iterator[P
         for dense, local in part.boxes:
             common = intersection(box, local)
             if common is not None:
-                yield Piece(_moved(common, local, dense), array.at(inside(common, box)))
-
-
-def _moved(box: Box, local: Box, dense: Box) -> Box:
-    return tuple((a - lo + do, b - lo + do) for (a, b), (lo, _), (do, _) in zip(box, local, dense, strict=True))
+                yield Piece(moved(common, local, dense), array.at(inside(common, box)))

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from partita.adapters.checkpoint.boxes import Box, elements, intersection
+from partita.adapters.checkpoint.boxes import elements
 from partita.adapters.checkpoint.catalogue import Catalogue, Entry, Key, Piece
 from partita.graph import Graph
 from partita.graph.cuts import block_cuts
+from partita.redistribution.view import Box, intersection
 
 # Frameworks pad to a multiple of 128 rows a device, for 64 devices at most. A vocabulary that is longer still is real.
 MOST_ROWS = 128 * 64

@@ -19,6 +19,7 @@ import torch
 
 from partita.adapters.checkpoint.catalogue import Stored, item_bytes, row_major
 from partita.adapters.checkpoint.fill import values
+from partita.adapters.torch.dcp import HEADER_BYTES, header_length
 from partita.errors import InputError
 
 KNOWN = {
@@ -43,8 +44,6 @@ DTYPES = {
     "ByteStorage": "uint8", "BoolStorage": "bool", "ComplexFloatStorage": "complex64",
     "ComplexDoubleStorage": "complex128", "UntypedStorage": "uint8",
 }  # fmt: skip
-# The fixed part of a zip entry's own header, and where in it the lengths of what follows stand.
-LOCAL_HEADER_BYTES, NAME_LENGTH = 30, 26
 
 
 class StandIn:
@@ -184,10 +183,8 @@ def read_pickled(path: Path, start_bytes: int = 0, length_bytes: int | None = No
             def storage(key: str, dtype: str, elements: int) -> Stored:
                 entry = archive.getinfo(f"{folder}data/{key}")
                 assert entry.compress_type == zipfile.ZIP_STORED
-                file.seek(start_bytes + entry.header_offset + NAME_LENGTH)
-                lengths = file.read(4)
-                names = int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little")
-                first = start_bytes + entry.header_offset + LOCAL_HEADER_BYTES + names
+                file.seek(start_bytes + entry.header_offset)
+                first = start_bytes + entry.header_offset + header_length(file.read(HEADER_BYTES))
                 assert elements * item_bytes(dtype) <= entry.file_size
                 return Stored(path, first, dtype, (elements,), row_major((elements,)))
 

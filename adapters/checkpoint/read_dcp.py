@@ -10,7 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
+from partita.adapters.checkpoint.boxes import lacking, whole
 from partita.adapters.checkpoint.catalogue import PARAMETER, Catalogue, Entry, Group, Key, Piece
+from partita.adapters.checkpoint.fill import Files, fill
 from partita.adapters.checkpoint.pickled import read_pickled, with_values
 from partita.adapters.torch.checkpoint import CALLERS, FACTS
 from partita.adapters.torch.dcp import METADATA, Stored, read_metadata
@@ -77,8 +81,20 @@ def entry(path: Path, stored: Stored) -> Entry:
 
 
 def _value(path: Path, stored: Stored) -> Any:
-    one = stored.entries[0]
-    return with_values(read_pickled(path / one.file, one.offset, one.length))
+    """An object or a tensor in memory. InputError where none of the files has some of the tensor."""
+    if stored.dtype is None:
+        (one,) = stored.entries
+        return with_values(read_pickled(path / one.file, one.offset, one.length))
+    found, box = entry(path, stored), whole(stored.shape)
+    if lacking(box, [piece.box for piece in found.pieces]) is not None:
+        raise InputError(
+            f"{path}: a tensor of {list(stored.shape)} that is neither the model's nor the optimizer's "
+            "has elements in none of its files"
+        )
+    value = torch.empty(stored.shape, dtype=stored.dtype)
+    with Files() as files:
+        fill(found, box, value, files)
+    return value
 
 
 def _place(key: str, paths: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:

@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from partita.adapters.checkpoint.boxes import Box, intersection
 from partita.adapters.checkpoint.catalogue import PARAMETER, Catalogue, Entry, Group, Key, Piece, Stored
 from partita.adapters.checkpoint.pickled import read_pickled, with_values
 from partita.adapters.checkpoint.read_dcp import entry
@@ -22,6 +21,7 @@ from partita.adapters.torch.dcp import read_metadata
 from partita.errors import InputError
 from partita.files import read_json, read_text
 from partita.graph import Graph
+from partita.redistribution.view import Box, intersection
 
 FORMAT = "Megatron distributed checkpoint"
 CONFIG, COMMON, LATEST = "metadata.json", "common.pt", "latest_checkpointed_iteration.txt"

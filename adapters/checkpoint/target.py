@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from partita.adapters.checkpoint.boxes import Box, shard_boxes
 from partita.adapters.checkpoint.catalogue import PARAMETER, Catalogue, Entry
+from partita.adapters.torch.boxes import shard_boxes
 from partita.adapters.torch.stage import local_parameter_shape
 from partita.errors import InputError, PlanError, nearest
 from partita.graph import Graph
 from partita.plan import Plan
+from partita.redistribution.view import Box
 from partita.spacetime.lower import require_blocks, stage_code
 from partita.spacetime.program import Piece, Shard
 from partita.spacetime.transform import transform

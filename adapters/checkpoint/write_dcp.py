@@ -14,13 +14,14 @@ from typing import Any
 
 import torch
 
-from partita.adapters.checkpoint.boxes import Box, elements, shape_of
+from partita.adapters.checkpoint.boxes import elements, shape_of
 from partita.adapters.checkpoint.catalogue import PARAMETER, Catalogue, Entry, item_bytes
 from partita.adapters.checkpoint.fill import Files, fill
 from partita.adapters.checkpoint.output import Output
 from partita.adapters.checkpoint.target import Target, entry_of
 from partita.adapters.torch import checkpoint, dcp
 from partita.errors import InputError
+from partita.redistribution.view import Box
 
 COMMON_FILE = "__common.distcp"
 # No entry is larger, since one is in memory while it is written.

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from partita.adapters.checkpoint.boxes import intersection, whole
+from partita.adapters.checkpoint.boxes import whole
 from partita.adapters.checkpoint.catalogue import PARAMETER, Catalogue, Entry, Piece, Stored
 from partita.adapters.checkpoint.output import Output
 from partita.adapters.checkpoint.read_megatron import COMMON, CONFIG, OWN_OPTIONS, undecayed
@@ -25,6 +25,7 @@ from partita.adapters.checkpoint.write_dcp import Part, write_file, write_index
 from partita.adapters.torch import dcp
 from partita.errors import InputError
 from partita.graph import Graph
+from partita.redistribution.view import intersection
 
 LAYERS = "decoder.layers"
 OUTSIDE_FILE = "__outside.distcp"

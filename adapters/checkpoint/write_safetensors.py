@@ -14,11 +14,13 @@ from pathlib import Path
 
 import torch
 
-from partita.adapters.checkpoint.boxes import Box, elements, flat_boxes, inside, intersection, shape_of, whole
+from partita.adapters.checkpoint.boxes import elements, shape_of, whole
 from partita.adapters.checkpoint.catalogue import BUFFER, PARAMETER, Catalogue, Entry, item_bytes
 from partita.adapters.checkpoint.fill import Files, fill
 from partita.adapters.checkpoint.output import Output
+from partita.adapters.torch.boxes import flat_boxes, moved, slices
 from partita.errors import InputError
+from partita.redistribution.view import Box, intersection
 
 CHUNK_BYTES = 2**23
 # A file of a dense model isn't larger, but for a tensor that is.
@@ -77,10 +79,12 @@ def _chunk(tensor: Written, start: int, stop: int, files: Files) -> bytearray:
             common = intersection(box, local)
             if common is None:
                 continue
-            source = tuple(
-                (a - lo + do, b - lo + do) for (a, b), (lo, _), (do, _) in zip(common, local, dense, strict=True)
+            fill(
+                tensor.entry,
+                moved(common, local, dense),
+                view[slices(common, box)],
+                files,
             )
-            fill(tensor.entry, source, view[tuple(slice(a, b) for a, b in inside(common, box))], files)
     return buffer
 
 

@@ -30,7 +30,49 @@ def parts_of(
     for box, view in _stored(tensor, local[::-1] if flipped else local, chunk):
         if flipped:
             box, view = box[::-1], view.t()
-        yield from _dense(box, view, shard, piece)
+        if shard is None:
+            yield box, view
+            continue
+        dim, (start, stop) = shard.dim, box[shard.dim]
+        for dense, own in shard_boxes(shape, shard, piece):
+            begin, end = max(start, own[dim][0]), min(stop, own[dim][1])
+            if begin < end:
+                common = (*box[:dim], (begin, end), *box[dim + 1 :])
+                yield moved(common, own, dense), view[slices(common, box)]
+
+
+def shard_boxes(shape: Sequence[int], shard: Shard | None, piece: int) -> list[tuple[Box, Box]]:
+    """What one device's part of a parameter has: pairs of a box of the dense tensor and the same box of the part.
+
+    ``shape`` is the dense one. One pair for each of the shard's parts; those that are padding alone are left out.
+    """
+    whole = tuple((0, size) for size in shape)
+    if shard is None:
+        return [(whole, whole)]
+    each = shard.padded // shard.parts // shard.pieces
+    pairs = []
+    for part, (start, stop) in enumerate(shard.intervals(piece)):
+        if start < stop:
+            dense, local = list(whole), list(whole)
+            dense[shard.dim] = (start, stop)
+            local[shard.dim] = (part * each, part * each + stop - start)
+            pairs.append((tuple(dense), tuple(local)))
+    return pairs
+
+
+def moved(box: Box, here: Box, there: Box) -> Box:
+    """A box that lies in ``here``, where it lies in ``there``, which is the same elements in other coordinates."""
+    return tuple((a - h + t, b - h + t) for (a, b), (h, _), (t, _) in zip(box, here, there, strict=True))
+
+
+def inside(box: Box, outer: Box) -> Box:
+    """The box in the coordinates of one that contains it."""
+    return tuple((a - start, b - start) for (a, b), (start, _) in zip(box, outer, strict=True))
+
+
+def slices(box: Box, outer: Box) -> tuple[slice, ...]:
+    """Where a box's elements are in an array of a box that contains it."""
+    return tuple(slice(start, stop) for start, stop in inside(box, outer))
 
 
 def flat_boxes(shape: Sequence[int], start: int, stop: int) -> Iterator[tuple[int, Box]]:
@@ -60,18 +102,3 @@ def _stored(tensor: Tensor, shape: tuple[int, ...], chunk: tuple[int, int] | Non
         sizes = [stop - start for start, stop in box]
         begin = place - chunk[0]
         yield box, tensor[begin : begin + prod(sizes)].view(sizes)
-
-
-def _dense(box: Box, view: Tensor, shard: Shard | None, piece: int) -> Iterator[tuple[Box, Tensor]]:
-    """From a box of the rank's piece to those of the dense tensor."""
-    if shard is None:
-        yield box, view
-        return
-    dim, (start, stop) = shard.dim, box[shard.dim]
-    length = shard.padded // shard.parts // shard.pieces
-    for part, (first, last) in enumerate(shard.intervals(piece)):
-        # In the piece this part begins at part * length, and its real rows end with the dense tensor's.
-        begin, end = max(start, part * length), min(stop, part * length + last - first)
-        if begin < end:
-            moved = (first + begin - part * length, first + end - part * length)
-            yield (*box[:dim], moved, *box[dim + 1 :]), view.narrow(dim, begin - start, end - begin)

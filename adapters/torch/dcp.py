@@ -38,7 +38,8 @@ from partita.redistribution.view import Box
 METADATA = ".metadata"
 # Entries begin at multiples of it: mapped tensors are then aligned for every dtype.
 ALIGNMENT_BYTES = 64
-# The fixed part of what stands before a record of a zip file.
+# The fixed part of what stands before a record of a zip file: the record's name and padding follow, whose lengths it
+# says.
 HEADER_BYTES = 30
 
 
@@ -298,7 +299,11 @@ def _only_storage(archive: _Window) -> int:
     (record,) = (info for info in zipfile.ZipFile(archive).infolist() if "/data/" in info.filename)
     if record.compress_type != zipfile.ZIP_STORED:
         raise ValueError("it is compressed")
-    # The header before the bytes ends in the record's name and in padding, whose lengths it says.
     header = archive.memory[record.header_offset : record.header_offset + HEADER_BYTES]
+    return record.header_offset + header_length(header)
+
+
+def header_length(header: bytes | memoryview) -> int:
+    """How many bytes stand before what a record of a zip file has, by the fixed part of them."""
     name, padding = struct.unpack_from("<HH", header, HEADER_BYTES - 4)
-    return record.header_offset + HEADER_BYTES + int(name) + int(padding)
+    return HEADER_BYTES + int(name) + int(padding)

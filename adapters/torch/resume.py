@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from partita.adapters.torch.begin import agree
+from partita.adapters.torch.boxes import slices
 from partita.adapters.torch.checkpoint import (
     CALLERS,
     FACTS,
@@ -86,8 +87,8 @@ class _Reading:
             for view, box, stored in self.jobs:
                 for common, entry in _sources(box, stored):
                     assert entry.box is not None
-                    source = self.reader.tensor(entry)[_slices(entry.box, common)]
-                    view[_slices(box, common)].copy_(source)
+                    source = self.reader.tensor(entry)[slices(common, entry.box)]
+                    view[slices(common, box)].copy_(source)
         for number, state in self.states.items():
             self.engine.optimizers[number].load_state_dict(state)
         if optimizer:
@@ -198,7 +199,3 @@ def _sources(box: Box, stored: Stored) -> list[tuple[Box, Any]]:
         if (common := intersection(entry.box, box)) is not None:
             found.append((common, entry))
     return found
-
-
-def _slices(outer: Box, box: Box) -> tuple[slice, ...]:
-    return tuple(slice(a - start, b - start) for (a, b), (start, _) in zip(box, outer, strict=True))

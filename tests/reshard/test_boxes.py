@@ -11,11 +11,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.adapters.checkpoint.boxes import flat_boxes, lacking, shape_of, shard_boxes, whole
+from partita.adapters.checkpoint.boxes import lacking, shape_of, whole
 from partita.adapters.checkpoint.catalogue import Entry, Piece, Stored, require_whole, row_major
 from partita.adapters.checkpoint.fill import Files, copy, fill, takes
 from partita.adapters.checkpoint.local import flat_pieces, stored_shape, whole_pieces
 from partita.adapters.checkpoint.target import Part
+from partita.adapters.torch.boxes import flat_boxes, shard_boxes
 from partita.errors import InputError
 from partita.spacetime.program import Shard
 

@@ -18,7 +18,7 @@ from partita.adapters.checkpoint.catalogue import PARAMETER, require_whole
 from partita.adapters.checkpoint.fill import Files, fill
 from partita.adapters.checkpoint.read_dcp import read_dcp
 from partita.adapters.torch.boxes import flat_boxes, parts_of
-from partita.adapters.torch.dcp import METADATA
+from partita.adapters.torch.dcp import METADATA, EntryWriter, merged, write_metadata
 from partita.cli.main import main
 from partita.errors import InputError
 from partita.plugins.capture_huggingface import capture_config
@@ -125,6 +125,26 @@ def test_strided_half_and_empty_tensors(tmp_path: Path) -> None:
     catalogue = read_dcp(tmp_path)
     for name, tensor in tensors.items():
         assert torch.equal(filled(catalogue, name, PARAMETER), tensor), name
+
+
+def test_a_tensor_of_somebody_else_s_is_read_from_all_of_its_files(tmp_path: Path) -> None:
+    """Beside a model there may be averages of it, which two ranks have in halves."""
+    own, average = torch.arange(6.0).reshape(2, 3), torch.arange(8.0).reshape(4, 2)
+    found = []
+    for rank in (0, 1):
+        name = f"__{rank}_0.distcp"
+        with (tmp_path / name).open("wb") as file:
+            writer = EntryWriter(file, name)
+            if rank == 0:
+                writer.tensor("model.w", (2, 3), ((0, 2), (0, 3)), own)
+            writer.tensor("average.w", (4, 2), ((2 * rank, 2 * rank + 2), (0, 2)), average[2 * rank : 2 * rank + 2])
+            found += writer.found
+    paths = {"model.w": ("model", "w"), "average.w": ("average", "w")}
+    write_metadata(tmp_path / METADATA, merged(found), paths)
+    assert torch.equal(read_dcp(tmp_path).rest["average.w"], average)
+    write_metadata(tmp_path / METADATA, merged(found[:-1]), paths)
+    with pytest.raises(InputError, match=r"a tensor of \[4, 2\] that is neither the model's nor the optimizer's has"):
+        read_dcp(tmp_path)
 
 
 @pytest.mark.parametrize(
