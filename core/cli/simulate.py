@@ -36,6 +36,7 @@ def simulate(
         str | None, typer.Option(metavar="CLUSTER", help="As in partita plan. Default: the one that the plan names.")
     ] = None,
     devices: options.Devices = None,
+    profile: options.Profile = None,
     trace: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a trace for Perfetto or chrome://tracing here.")
     ] = None,
@@ -55,7 +56,7 @@ def simulate(
     from partita.simulate.differ import difference
 
     found = load_plan(plan)
-    machine = planned.cluster_of(found, plan, cluster, devices)
+    machine = options.measured_cluster(planned.cluster_of(found, plan, cluster, devices), profile, found.precision)
     simulation = execute(planned.model_of(found, plan, model), found, machine)
     differs = difference(simulation, found, machine)
     if trace is not None:

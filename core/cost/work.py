@@ -21,7 +21,9 @@ from partita.graph.model import Graph, Op
 class Kernel:
     """FLOPs, bytes of values and of weights that are moved, elements of transcendental functions; what it is.
 
-    ``repeated``: the backward pass computes it again. ``weighted``: it has a gradient of weights.
+    ``repeated``: the backward pass computes it again. ``weighted``: it has a gradient of weights. ``product``: m, k, n of
+    a product (of a batch of them m is that of all), ``attended``: batch times heads, keys, head dim of fused attention;
+    either for the graph's samples on one device.
     """
 
     flops: float
@@ -31,6 +33,9 @@ class Kernel:
     attention: bool
     repeated: bool
     weighted: bool
+    kind: str = ""
+    product: tuple[float, float, float] | None = None
+    attended: tuple[float, float, float] | None = None
 
 
 def kernels(
@@ -48,20 +53,27 @@ def kernels(
 
     activations, weights = _traffic(graph, op, size)
     trained = any(graph.tensor[name].role == "parameter" and graph.tensor[name].gradient for name in op.inputs)
+    flops = _executed(graph, op, division) / _divisor(op, division, cut, along)
     one = Kernel(
-        flops=_executed(graph, op, division) / _divisor(op, division, cut, along),
+        flops=flops,
         activation_bytes=activations,
         weight_bytes=weights,
         transcendental=_transcendental(graph, op, values) / (shards if op.inputs and op.inputs[0] in inside else 1),
         attention=op.kind in ATTENTION and division.attention == "fused",
         repeated=shards > 1 or (division.selective and op.kind in ATTENTION),
         weighted=trained and op.kind in MATMULS,
+        kind=op.kind,
+        product=_product(graph, op, flops, size, item),
+        attended=_attended(graph, op, flops) if division.attention == "fused" else None,
     )
     if op.kind in ATTENTION and division.attention == "unfused":
         share = values(op.inputs[0]) / shards
         parts = scores(graph, op).kernels(item(graph.tensor[op.inputs[0]].dtype))
         made = [
-            replace(one, flops=one.flops * flops, activation_bytes=(activations / 2 if flops else 0.0) + share * moved)
+            replace(
+                one, flops=one.flops * flops, activation_bytes=(activations / 2 if flops else 0.0) + share * moved,
+                kind="matmul" if flops else "softmax", product=None,
+            )
             for flops, moved in parts
         ]
     else:
@@ -78,6 +90,33 @@ def _divisor(op: Op, division: Division, cut: ClassCut | None, along: frozenset[
     if not along.isdisjoint(op.outputs):
         divisor *= division.context
     return divisor
+
+
+def _product(
+    graph: Graph, op: Op, flops: float, size: Callable[[str], float], item: Callable[[str], int]
+) -> tuple[float, float, float] | None:
+    """m, k, n of a matrix product: F/2 = mkn, and each of its three tensors has two of these dims."""
+    if op.kind not in MATMULS or not flops:
+        return None
+    first = 1 if op.kind in ("addmm", "baddbmm") else 0
+    left, right, out = (
+        size(name) / item(graph.tensor[name].dtype) for name in (*op.inputs[first : first + 2], op.outputs[0])
+    )
+    if not (left and right and out):
+        return None
+    batch = max(1.0, left * right * out / (flops / 2) ** 2) if op.kind != "conv2d" else 1.0
+    k = flops / 2 / out
+    n = flops / 2 / left if op.kind != "conv2d" else right / k
+    return batch * flops / 2 / right if op.kind != "conv2d" else out / n, k, n
+
+
+def _attended(graph: Graph, op: Op, flops: float) -> tuple[float, float, float] | None:
+    """Batch times heads, keys and head dim of attention: its FLOPs are 4 · queries · keys · head dim of each head."""
+    if op.kind not in ATTENTION or not flops:
+        return None
+    query, keys = graph.tensor[op.inputs[0]].shape, graph.tensor[op.inputs[1]].shape[-2]
+    width = query[-1] / op.attributes["heads"] if op.kind == "attention" else query[-1]
+    return flops / (4.0 * query[-2] * keys * width * executed_fraction(op)), keys, width
 
 
 def _executed(graph: Graph, op: Op, division: Division) -> float:

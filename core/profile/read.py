@@ -1,0 +1,148 @@
+"""From a profile's file to what costs take: rows are checked, grouped by block and sorted; kernels become rates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import ceil, log2
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from partita.errors import InputError
+from partita.files import parse_json
+from partita.profile.measured import Measured, MeasuredBlock, Sample
+from partita.profile.rates import Rates, Shaped, bandwidth, work_seconds
+from partita.profile.rows import (
+    BlockRow,
+    CollectiveRow,
+    Finding,
+    ProfileFile,
+    find_block_rows,
+    find_collective_rows,
+    find_micro_rows,
+)
+
+# How many findings a message lists.
+LISTED = 20
+
+
+def read_profile(path: str | Path, peak_flops: float | None = None) -> ProfileFile:
+    """The file, if every row can be; InputError with file, row, field and value of each that can't."""
+    file = parse_json(path, TypeAdapter(ProfileFile))
+    if not file.blocks and not file.micro and not file.collectives:
+        raise InputError(f"{path}: the profile is empty: it has no blocks, no micro tables and no collectives")
+    found = list(findings(file, peak_flops))
+    if found:
+        rows = len(file.blocks) + sum(map(len, file.micro.values())) + len(file.collectives)
+        lines = [f"{path}: {finding}" for finding in found[:LISTED]]
+        more = f"\n… and {len(found) - LISTED} more" if len(found) > LISTED else ""
+        raise InputError(
+            f"{path}: {len(found)} of {rows} rows can't be, and no plan is made from them:\n" + "\n".join(lines) + more
+        )
+    return file
+
+
+def findings(file: ProfileFile, peak_flops: float | None) -> Iterator[Finding]:
+    """All that is wrong with the file's rows."""
+    yield from find_block_rows(file.blocks, peak_flops)
+    yield from find_micro_rows(file, peak_flops)
+    yield from find_collective_rows(file.collectives)
+
+
+def measured(file: ProfileFile, source: str) -> Measured:
+    """The file for costs. Rows without a backward time, kept bytes or parameters stand for no block."""
+    rates, start = _rates(file)
+    return Measured(f"{source} ({file.device})", file.device, _blocks(file.blocks, source), rates, *start, file.threads)
+
+
+def _blocks(rows: Sequence[BlockRow], source: str) -> tuple[MeasuredBlock, ...]:
+    groups: dict[tuple[object, ...], dict[int, Sample]] = {}
+    for index, row in enumerate(rows):
+        times = [_seconds(row.fwd_ms, row.fwd_seconds), _seconds(row.bwd_ms, row.bwd_seconds)]
+        if None in (*times, row.activation_bytes, row.params) or not (row.signature or (row.hidden and row.seq)):
+            continue
+        key = (
+            row.block, row.signature, row.hidden or 0, row.heads or 0, row.seq or 0, row.tp,
+            # Biases are params of a shard too: all micro-batches of a block have the same number.
+            row.params,
+        )  # fmt: skip
+        samples = groups.setdefault(key, {})
+        if row.micro_batch in samples:
+            raise InputError(
+                f"{source}: blocks[{index}], micro_batch = {row.micro_batch}: the same block was measured before"
+            )
+        assert times[0] is not None
+        assert times[1] is not None
+        assert row.activation_bytes is not None
+        samples[row.micro_batch] = Sample(row.micro_batch, times[0], times[1], row.activation_bytes)
+    return tuple(
+        MeasuredBlock(*key, tuple(sorted(samples.values())))  # type: ignore[arg-type]
+        for key, samples in groups.items()
+    )
+
+
+def _seconds(ms: float | None, seconds: float | None) -> float | None:
+    return seconds if ms is None else ms * 1e-3
+
+
+def _table(file: ProfileFile, name: str) -> list[tuple[float, ...]]:
+    return [tuple(float(value) for value in row if not isinstance(value, str)) for row in file.micro.get(name, [])]
+
+
+def _named(file: ProfileFile, table: str, name: str) -> list[tuple[float, float]]:
+    """(size, seconds) of the rows of a table that begin with a word."""
+    return [(float(row[1]), float(row[2]) * 1e-3) for row in file.micro.get(table, []) if row[0] == name]
+
+
+def _rates(file: ProfileFile) -> tuple[Rates | None, tuple[float, float]]:
+    """Rates, and the starts of a forward and a backward pass; no rates where products or attention are missing."""
+    products, attention = _table(file, "gemm_bf16"), _table(file, "sdpa_bf16_causal")
+    gelu, add = _named(file, "pointwise", "gelu_bf16"), _named(file, "pointwise", "add_bf16")
+    if not products or not attention or not gelu:
+        return None, (0.0, 0.0)
+    # The least of all is a kernel that has nothing to do; a backward pass goes through autograd's own thread first.
+    forward_least, backward_least = min(row[4] for row in attention) * 1e-3, min(row[5] for row in attention) * 1e-3
+    start = min(seconds for _, seconds in [*gelu, *add])
+    start_backward = max(backward_least - forward_least, start)
+    norms = [(4 * rows * columns, ms * 1e-3) for rows, columns, ms in _table(file, "layernorm_bf16")]
+    softmax = [(4 * rows * columns, ms * 1e-3) for rows, columns, ms in _table(file, "softmax_bf16")]
+    pointwise = bandwidth([(4 * size, work_seconds(seconds, start)) for size, seconds in gelu])
+    assert pointwise is not None
+    rates = Rates(
+        products=tuple(
+            Shaped((m, k, n), 2 * m * k * n / work_seconds(ms * 1e-3, start)) for m, k, n, ms in products
+        ),
+        attention_forward=tuple(
+            Shaped((b * h, s, d), 2 * b * h * s * s * d / work_seconds(ms * 1e-3, forward_least))
+            for b, h, s, d, ms, _ in attention
+        ),
+        attention_backward=tuple(
+            Shaped((b * h, s, d), 5 * b * h * s * s * d / work_seconds(ms * 1e-3, backward_least))
+            for b, h, s, d, _, ms in attention
+        ),
+        pointwise_bytes_per_second=pointwise,
+        norm_bytes_per_second=bandwidth(norms) or pointwise,
+        softmax_bytes_per_second=bandwidth(softmax) or pointwise,
+        adam=tuple(sorted((count, ms * 1e-3) for count, ms in _table(file, "adam_fused_fp32"))),
+    )  # fmt: skip
+    return rates, (start, start_backward)
+
+
+def collective_link(file: ProfileFile, crosses_nodes: bool) -> tuple[float, float] | None:
+    """(latency seconds, bytes a second) of all-reduces as ``cost.collective`` prices them; None: not measured.
+
+    The largest message says how many bytes a second, the smallest what latency is left.
+    """
+    rows = [row for row in file.collectives if row.op == "all_reduce" and row.crosses_nodes == crosses_nodes]
+    if not rows:
+        return None
+
+    def sent(row: CollectiveRow) -> float:
+        return 2 * (row.devices - 1) / row.devices * row.bytes
+
+    large, small = max(rows, key=sent), min(rows, key=sent)
+    per_byte = large.ms * 1e-3 / sent(large)
+    if large is not small and large.ms > small.ms:
+        per_byte = (large.ms - small.ms) * 1e-3 / (sent(large) - sent(small))
+    hops = 2 * ceil(log2(small.devices))
+    return max(0.0, small.ms * 1e-3 - sent(small) * per_byte) / hops, 1 / per_byte
