@@ -95,7 +95,7 @@ class Model:
         graph, block, classes = self.graph(row)
         names = dict.fromkeys(cut.name for cut in classes) if row.tp > 1 else {}
         # These blocks add a bias to the scores, for which the measured ones had no fused kernel.
-        attention = "unfused" if row.block == "swin" else "fused"
+        attention = "fused" if row.block == "gpt" else "unfused"
         division = Division(tuple(ClassCut(name, row.tp) for name in names), attention=attention)
         return divided_cost(graph, block, classes, division, item_bytes(graph, "bf16"))
 

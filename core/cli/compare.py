@@ -65,7 +65,16 @@ def compare(
             raise InputError(f"{len(models)} models ({', '.join(models)}): one is compared with the grid at a time")
         contenders, left_out = from_grid(
             options.problem_of_model(
-                models[0], cluster, devices, global_batch, seq, precision, optimizer, memory_gib, target, fix,
+                models[0],
+                cluster,
+                devices,
+                global_batch,
+                seq,
+                precision,
+                optimizer,
+                memory_gib,
+                target,
+                fix,
                 profile,
             )
         )

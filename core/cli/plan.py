@@ -52,7 +52,9 @@ def plan(
 
     given = (model, cluster, devices, global_batch, seq, precision, optimizer, memory_gib)
     if plan_function is not None:
-        found, seconds = by_function(options.problem(*given, target or "partita", (), profile), model, plan_function, fix or ())
+        found, seconds = by_function(
+            options.problem(*given, target or "partita", (), profile), model, plan_function, fix or ()
+        )
     else:
         found, seconds = search(options.problem(*given, target or "deepspeed", fix or (), profile))
     if output is not None:

@@ -189,6 +189,9 @@ def divided_cost(
             # Of the scores: softmax's backward kernel writes it where that of its result was.
             width = item(graph.tensor[op.inputs[0]].dtype)
             whole += width * scores(graph, op).elements * share(op.inputs[0])
+        if op.kind == "cross_entropy" and whole:
+            # The gradient of the log-probabilities, in float32, is there beside that of the logits.
+            whole += 4.0 * graph.tensor[op.inputs[0]].elements * share(op.inputs[0])
         return whole / shards
 
     return BlockCost(

@@ -21,8 +21,8 @@ from partita.graph.model import Graph, Op
 class Kernel:
     """FLOPs, bytes of values and of weights that are moved, elements of transcendental functions; what it is.
 
-    ``repeated``: the backward pass computes it again. ``weighted``: it has a gradient of weights. ``product``: m, k, n of
-    a product (of a batch of them m is that of all), ``attended``: batch times heads, keys, head dim of fused attention;
+    ``repeated``: the backward pass computes it again. ``weighted``: it has a gradient of weights. ``product``: m, k, n
+    (of a batch of products m is that of all), ``attended``: batch times heads, keys, head dim of fused attention;
     either for the graph's samples on one device.
     """
 
@@ -71,8 +71,11 @@ def kernels(
         parts = scores(graph, op).kernels(item(graph.tensor[op.inputs[0]].dtype))
         made = [
             replace(
-                one, flops=one.flops * flops, activation_bytes=(activations / 2 if flops else 0.0) + share * moved,
-                kind="matmul" if flops else "softmax", product=None,
+                one,
+                flops=one.flops * flops,
+                activation_bytes=(activations / 2 if flops else 0.0) + share * moved,
+                kind="matmul" if flops else "softmax",
+                product=None,
             )
             for flops, moved in parts
         ]

@@ -30,9 +30,10 @@ def profiled(cluster: Cluster, path: str | Path, precision: str) -> Cluster:
             f'{path}: the profile is of "{file.device}", the cluster\'s device is {cluster.device.name}; '
             f"a cluster of {there[0].lower()} devices works"
         )
-    links = {}
-    for name, crosses in (("intra_node", False), ("inter_node", True)):
-        found = collective_link(file, crosses)
-        if found is not None:
-            links[name] = Link(found[1], found[0])
-    return replace(cluster, device=replace(cluster.device, measured=measured(file, str(path))), **links)
+    device = replace(cluster.device, measured=measured(file, str(path)))
+    inside, between = (collective_link(file, crosses) for crosses in (False, True))
+    return replace(
+        cluster, device=device,
+        intra_node=cluster.intra_node if inside is None else Link(inside[1], inside[0]),
+        inter_node=cluster.inter_node if between is None else Link(between[1], between[0]),
+    )  # fmt: skip

@@ -4,8 +4,8 @@
     attention  executed FLOPs / rate(batch · heads, tokens, head dim), a rate for each pass
     others     bytes / (bytes a second of their class), backward with the bytes that gradients add
 
-A measurement of one kernel holds the time until it starts (``start``), which is taken off; a tenth stays at least. Rates
-are geometric means over near shapes, weighted by distance in log₂ of the sizes.
+A measurement of one kernel holds the time until it starts (``start``), which is taken off; a tenth stays at least.
+Rates are geometric means over near shapes, weighted by distance in log₂ of the sizes.
 """
 
 from __future__ import annotations

@@ -56,29 +56,21 @@ def measured(file: ProfileFile, source: str) -> Measured:
 
 
 def _blocks(rows: Sequence[BlockRow], source: str) -> tuple[MeasuredBlock, ...]:
-    groups: dict[tuple[object, ...], dict[int, Sample]] = {}
+    groups: dict[tuple[str, str, int, int, int, int, int], dict[int, Sample]] = {}
     for index, row in enumerate(rows):
-        times = [_seconds(row.fwd_ms, row.fwd_seconds), _seconds(row.bwd_ms, row.bwd_seconds)]
-        if None in (*times, row.activation_bytes, row.params) or not (row.signature or (row.hidden and row.seq)):
+        forward, backward = _seconds(row.fwd_ms, row.fwd_seconds), _seconds(row.bwd_ms, row.bwd_seconds)
+        kept, named = row.activation_bytes, row.signature or (row.hidden and row.seq)
+        if forward is None or backward is None or kept is None or row.params is None or not named:
             continue
-        key = (
-            row.block, row.signature, row.hidden or 0, row.heads or 0, row.seq or 0, row.tp,
-            # Biases are params of a shard too: all micro-batches of a block have the same number.
-            row.params,
-        )  # fmt: skip
+        sizes = row.hidden or 0, row.heads or 0, row.seq or 0, row.tp, row.params
+        key = (row.block, row.signature, *sizes)
         samples = groups.setdefault(key, {})
         if row.micro_batch in samples:
             raise InputError(
                 f"{source}: blocks[{index}], micro_batch = {row.micro_batch}: the same block was measured before"
             )
-        assert times[0] is not None
-        assert times[1] is not None
-        assert row.activation_bytes is not None
-        samples[row.micro_batch] = Sample(row.micro_batch, times[0], times[1], row.activation_bytes)
-    return tuple(
-        MeasuredBlock(*key, tuple(sorted(samples.values())))  # type: ignore[arg-type]
-        for key, samples in groups.items()
-    )
+        samples[row.micro_batch] = Sample(row.micro_batch, forward, backward, kept)
+    return tuple(MeasuredBlock(*key, tuple(sorted(samples.values()))) for key, samples in groups.items())
 
 
 def _seconds(ms: float | None, seconds: float | None) -> float | None:
