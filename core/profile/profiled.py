@@ -31,7 +31,7 @@ def profiled(cluster: Cluster, path: str | Path, precision: str) -> Cluster:
             f"a cluster of {there[0].lower()} devices works"
         )
     device = replace(cluster.device, measured=measured(file, str(path)))
-    inside, between = (collective_link(file, crosses) for crosses in (False, True))
+    inside, between = (collective_link(file, crosses, cluster.slowdown) for crosses in (False, True))
     return replace(
         cluster, device=device,
         intra_node=cluster.intra_node if inside is None else Link(inside[1], inside[0]),

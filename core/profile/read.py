@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import ceil, log2
 from pathlib import Path
 
@@ -120,10 +120,13 @@ def _rates(file: ProfileFile) -> tuple[Rates | None, tuple[float, float]]:
     return rates, (start, start_backward)
 
 
-def collective_link(file: ProfileFile, crosses_nodes: bool) -> tuple[float, float] | None:
+def collective_link(
+    file: ProfileFile, crosses_nodes: bool, slowdown: Callable[[float], float]
+) -> tuple[float, float] | None:
     """(latency seconds, bytes a second) of all-reduces as ``cost.collective`` prices them; None: not measured.
 
-    The largest message says how many bytes a second, the smallest what latency is left.
+    The largest message says how many bytes a second, the smallest what latency is left. ``slowdown`` is what so many
+    processes that share cores take longer, which costs count by themselves.
     """
     rows = [row for row in file.collectives if row.op == "all_reduce" and row.crosses_nodes == crosses_nodes]
     if not rows:
@@ -132,9 +135,12 @@ def collective_link(file: ProfileFile, crosses_nodes: bool) -> tuple[float, floa
     def sent(row: CollectiveRow) -> float:
         return 2 * (row.devices - 1) / row.devices * row.bytes
 
+    def seconds(row: CollectiveRow) -> float:
+        return row.ms * 1e-3 / slowdown(row.devices)
+
     large, small = max(rows, key=sent), min(rows, key=sent)
-    per_byte = large.ms * 1e-3 / sent(large)
-    if large is not small and large.ms > small.ms:
-        per_byte = (large.ms - small.ms) * 1e-3 / (sent(large) - sent(small))
+    per_byte = seconds(large) / sent(large)
+    if seconds(large) > seconds(small):
+        per_byte = (seconds(large) - seconds(small)) / (sent(large) - sent(small))
     hops = 2 * ceil(log2(small.devices))
-    return max(0.0, small.ms * 1e-3 - sent(small) * per_byte) / hops, 1 / per_byte
+    return max(0.0, seconds(small) - sent(small) * per_byte) / hops, 1 / per_byte
