@@ -96,8 +96,9 @@ def from_files(
     found = []
     for path in paths:
         plan = load_plan(path)
-        machine = options.measured_cluster(planned.cluster_of(plan, path, cluster, devices), profile, plan.precision)
-        found.append(Contender(path, plan, simulate(planned.model_of(plan, path, None), plan, machine)))
+        machine, graph = planned.cluster_of(plan, path, cluster, devices), planned.model_of(plan, path, None)
+        machine = options.measured_cluster(machine, profile, plan.precision, graph)
+        found.append(Contender(path, plan, simulate(graph, plan, machine)))
     return ranked(found)
 
 

@@ -11,6 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from partita.cluster import Cluster as Machine
+    from partita.graph import Graph
     from partita.problem import Problem
 
 GIB = 2**30
@@ -86,8 +87,8 @@ Profile = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="A measured profile of the cluster's device (partita profile writes one): its times and bytes go before "
-        "the preset's figures.",
+        help="A measured profile of the cluster's device (partita profile writes one), or a folder of Galvatron's: "
+        "its times and bytes go before the preset's figures.",
     ),
 ]
 PlanFunction = Annotated[
@@ -129,11 +130,12 @@ def problem(
     from partita.problem import Problem
 
     dtype = compute_dtype(precision)
-    machine = measured_cluster(parse_cluster(cluster, devices), profile, precision)
+    machine = parse_cluster(cluster, devices)
     decisions = parse_fix(fix)
+    graph = load_model(model, seq, dtype)
     return Problem(
-        graph=load_model(model, seq, dtype), cluster=machine, global_batch=global_batch, precision=precision,
-        optimizer=optimizer, target=target, memory_bytes=memory_bytes, fix=decisions,
+        graph=graph, cluster=measured_cluster(machine, profile, precision, graph), global_batch=global_batch,
+        precision=precision, optimizer=optimizer, target=target, memory_bytes=memory_bytes, fix=decisions,
     )  # fmt: skip
 
 
@@ -154,10 +156,10 @@ def problem_of_model(
     )  # fmt: skip
 
 
-def measured_cluster(cluster: Machine, profile: str | None, precision: str) -> Machine:
+def measured_cluster(cluster: Machine, profile: str | None, precision: str, graph: Graph) -> Machine:
     """The cluster with what the profile measured, where there is one."""
     if profile is None:
         return cluster
     from partita.profile.profiled import profiled
 
-    return profiled(cluster, profile, precision)
+    return profiled(cluster, profile, precision, graph)

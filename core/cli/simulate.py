@@ -56,8 +56,10 @@ def simulate(
     from partita.simulate.differ import difference
 
     found = load_plan(plan)
-    machine = options.measured_cluster(planned.cluster_of(found, plan, cluster, devices), profile, found.precision)
-    simulation = execute(planned.model_of(found, plan, model), found, machine)
+    machine = planned.cluster_of(found, plan, cluster, devices)
+    graph = planned.model_of(found, plan, model)
+    machine = options.measured_cluster(machine, profile, found.precision, graph)
+    simulation = execute(graph, found, machine)
     differs = difference(simulation, found, machine)
     if trace is not None:
         from partita.simulate.trace import trace as traced

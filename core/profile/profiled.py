@@ -9,15 +9,22 @@ from pathlib import Path
 from partita.cluster.model import Cluster, Link
 from partita.cost.precision import compute_dtype
 from partita.errors import InputError
+from partita.graph.model import Graph
+from partita.profile import galvatron
 from partita.profile.read import collective_link, measured, read_profile
 
 # Words by which devices are known: a profile of one stands for no other.
 MODELS = re.compile(r"cpu|[abhlv]\d{2,3}|gb?\d{3}|mi\d{3}", re.IGNORECASE)
 
 
-def profiled(cluster: Cluster, path: str | Path, precision: str) -> Cluster:
-    """The cluster with what the file measured. InputError for rows that can't be, for another device's profile and for
-    one in another precision."""
+def profiled(cluster: Cluster, path: str | Path, precision: str, graph: Graph | None = None) -> Cluster:
+    """The cluster with what the file measured, or with Galvatron's files of the model ``graph`` in the folder ``path``.
+
+    InputError for rows that can't be, for another device's profile and for one in another precision.
+    """
+    if Path(path).is_dir():
+        assert graph is not None, "a folder's files name no blocks"
+        return _of_galvatron(cluster, Path(path), precision, graph)
     file = read_profile(path, cluster.device.peak_flops.get(compute_dtype(precision)))
     if file.precision != precision:
         raise InputError(
@@ -36,4 +43,19 @@ def profiled(cluster: Cluster, path: str | Path, precision: str) -> Cluster:
         cluster, device=device,
         intra_node=cluster.intra_node if inside is None else Link(inside[1], inside[0]),
         inter_node=cluster.inter_node if between is None else Link(between[1], between[0]),
+    )  # fmt: skip
+
+
+def _of_galvatron(cluster: Cluster, folder: Path, precision: str, graph: Graph) -> Cluster:
+    names = [path.name for path in folder.glob("computation_profiling_*.json")]
+    if names and not any(f"_{precision}_" in name for name in names):
+        raise InputError(f'{folder}: no file of precision "{precision}": {", ".join(sorted(names))}')
+    device = replace(cluster.device, measured=galvatron.measured(folder, graph, precision))
+    speed = galvatron.link_bytes_per_second(folder, max(cluster.nodes), 1)
+    wide = galvatron.link_bytes_per_second(folder, max(cluster.nodes), len(cluster.nodes))
+    several = len(cluster.nodes) > 1 and wide is not None
+    return replace(
+        cluster, device=device,
+        intra_node=replace(cluster.intra_node, bytes_per_second=speed, efficiency=1.0) if speed else cluster.intra_node,
+        inter_node=Link(wide, cluster.inter_node.latency_seconds) if several and wide else cluster.inter_node,
     )  # fmt: skip
