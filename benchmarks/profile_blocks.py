@@ -4,8 +4,10 @@
     python benchmarks/profile_blocks.py FILE
 
 (a) interpolation: each block from its own measurements at other micro-batches, where there are any, otherwise at other
-tp (in the part 1/tp of the work that a device has). (b) the cost model with rates of the profile's single kernels,
-which hasn't seen any block. Both predict a block measured alone: what goes by before its first kernel is in it.
+tp (in the part 1/tp of the work that a device has). (b) the cost model with rates of the profile's single kernels: of
+the blocks it has seen nothing but the start, a median over all of them of what doesn't grow with the micro-batch. Both
+predict a block measured alone, with its start. The measured Swin and Evoformer blocks kept their scores in memory, so
+they are priced that way.
 """
 
 from __future__ import annotations
@@ -94,7 +96,6 @@ class Model:
     def cost(self, row: BlockRow) -> BlockCost:
         graph, block, classes = self.graph(row)
         names = dict.fromkeys(cut.name for cut in classes) if row.tp > 1 else {}
-        # These blocks add a bias to the scores, for which the measured ones had no fused kernel.
         attention = "fused" if row.block == "gpt" else "unfused"
         division = Division(tuple(ClassCut(name, row.tp) for name in names), attention=attention)
         return divided_cost(graph, block, classes, division, item_bytes(graph, "bf16"))
@@ -135,12 +136,12 @@ def line(name: str, rows: Sequence[BlockRow], found: Sequence[Three | None]) -> 
     """Mean absolute errors of a group of rows."""
     pairs = [(three, measured(row)) for row, three in zip(rows, found, strict=True) if three is not None]
     if not pairs:
-        return f"{name:34} {0:4}"
+        return f"{name:42} {0:4}"
     errors = [
         mean(abs(getattr(ours, part) / getattr(theirs, part) - 1) for ours, theirs in pairs)
         for part in ("forward", "backward", "total", "kept")
     ]
-    return f"{name:34} {len(pairs):4}" + "".join(f"  {error:8.1%}" for error in errors)
+    return f"{name:42} {len(pairs):4}" + "".join(f"  {error:8.1%}" for error in errors)
 
 
 def main() -> None:
@@ -154,7 +155,7 @@ def main() -> None:
         "(a) interpolation": [left_out(rows, row) for row in rows],
         "(b) single kernels": [model.predict(row) for row in rows],
     }
-    print(f"{'':34} {'rows':>4}  {'forward':>8}  {'backward':>8}  {'both':>8}  {'kept':>8}")
+    print(f"{'':42} {'rows':>4}  {'forward':>8}  {'backward':>8}  {'both':>8}  {'kept':>8}")
     groups: dict[str, list[int]] = defaultdict(list)
     for index, row in enumerate(rows):
         groups["all"].append(index)

@@ -29,7 +29,7 @@ from partita.cost.kept import kept
 from partita.cost.kinds import ATTENTION, VIEWS
 from partita.cost.rated import pass_seconds
 from partita.cost.shape import block_shape
-from partita.cost.work import Kernel, kernels
+from partita.cost.work import Kernel, copies, kernels
 from partita.graph.cuts import CutClass
 from partita.graph.model import Graph, Op
 from partita.profile.measured import BlockShape
@@ -87,15 +87,37 @@ class BlockCost:
     def passes(self, device: Device, peak: float, ratio: float, threads: int = 1) -> tuple[float, float]:
         """Forward and backward seconds without collectives: measured, by measured rates, or by the device's figures."""
         if device.measured is not None:
-            found = device.measured.seconds(self.shape, ratio, threads)
-            if found is not None:
-                return found
-            if device.measured.rates is not None and self.issued:
-                each = [pass_seconds(kernel, device.measured.rates, ratio, self.item_bytes) for kernel in self.issued]
-                issue = len(each) * device.op_seconds
-                return max(issue, fsum(f for f, _ in each)), max(2 * issue, fsum(b for _, b in each))
+            rated = self._rated(device, ratio)
+            largest = device.measured.largest(self.shape, ratio, threads) if rated else None
+            issue = len(self.issued) * device.op_seconds
+            found = device.measured.seconds(self.shape, ratio if largest is None else largest, threads, issue)
+            if found is not None and largest is not None and rated is not None:
+                there = self._rated(device, largest)
+                assert there is not None
+                return found[0] * rated[0] / there[0], found[1] * rated[1] / there[1]
+            if found is not None or rated is not None:
+                return found or rated  # type: ignore[return-value]
         forward = self._all_seconds(device, peak, ratio, threads)
         return forward, 2 * forward
+
+    def _rated(self, device: Device, ratio: float) -> tuple[float, float] | None:
+        """Both passes by single kernels' rates; None without any."""
+        if device.measured is None or device.measured.rates is None or not self.issued:
+            return None
+        each = [pass_seconds(kernel, device.measured.rates, ratio, self.item_bytes) for kernel in self.issued]
+        issue = len(each) * device.op_seconds
+        return max(issue, fsum(f for f, _ in each)), max(2 * issue, fsum(b for _, b in each))
+
+    def accumulate_seconds(self, device: Device, micro_batches: int) -> float:
+        """Seconds, in each of several micro-batches, of adding the gradients of weights to those that are there.
+
+        A block measured alone has nothing to add them to. Without a profile it is not counted.
+        """
+        if device.measured is None or micro_batches == 1:
+            return 0.0
+        rates = device.measured.rates
+        speed = rates.pointwise_bytes_per_second if rates else device.memory_bytes_per_second * device.memory_efficiency
+        return 3.0 * self.trained * self.item_bytes / speed
 
     def kept_bytes(self, device: Device, ratio: float) -> float:
         """Bytes kept for the backward pass of that many samples: measured, or ``saved_bytes``."""
@@ -190,8 +212,9 @@ def divided_cost(
             width = item(graph.tensor[op.inputs[0]].dtype)
             whole += width * scores(graph, op).elements * share(op.inputs[0])
         if op.kind == "cross_entropy" and whole:
-            # The gradient of the log-probabilities, in float32, is there beside that of the logits.
-            whole += 4.0 * graph.tensor[op.inputs[0]].elements * share(op.inputs[0])
+            # The gradient of the log-probabilities is there beside that of the logits.
+            logits = graph.tensor[op.inputs[0]]
+            whole += item(logits.dtype) * logits.elements * share(op.inputs[0])
         return whole / shards
 
     return BlockCost(
@@ -212,7 +235,7 @@ def divided_cost(
         weighted=np.array([kernel.weighted for kernel in issued], dtype=bool),
         exchanges=others,
         trains=any(graph.tensor[name].gradient for op in ops for name in op.outputs),
-        issued=tuple(issued),
+        issued=(*issued, *copies(graph, ops, part, item, division)),
         item_bytes=item(next((graph.tensor[name].dtype for name in owner.parameters), "float32")),
         shape=block_shape(graph, owner, division, sum(local.values())),
     )

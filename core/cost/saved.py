@@ -46,7 +46,7 @@ def saved_tensors(
     computed again. ``item``: bytes of an element of a dtype; by default as the graph has it.
 
     Extra bytes are listed by op: a dropout's mask (1 byte an element), a norm's statistics and attention's
-    log-sum-exp (4 bytes a row), the float32 log-probabilities of a cross entropy.
+    log-sum-exp (4 bytes a row), the log-probabilities of a cross entropy, in the dtype of its logits.
     """
     root: dict[str, str] = {}
     tensors: set[str] = set()
@@ -93,7 +93,7 @@ def _kept(
         return (), elements if argument(op, 1, "p", 0.5) else 0.0, True
     if op.kind == "cross_entropy":
         logits = op.inputs[0]
-        return op.inputs[1:], 4.0 * graph.tensor[logits].elements * split(logits), True
+        return op.inputs[1:], item(graph.tensor[logits].dtype) * graph.tensor[logits].elements * split(logits), True
     if op.kind in ("mul", "div") and len(op.inputs) == 1:
         return (), 0.0, True  # by a constant
     if op.kind == "mul" and len(op.inputs) == 2:

@@ -6,7 +6,7 @@ for each shard.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 
@@ -93,6 +93,28 @@ def _divisor(op: Op, division: Division, cut: ClassCut | None, along: frozenset[
     if not along.isdisjoint(op.outputs):
         divisor *= division.context
     return divisor
+
+
+def copies(
+    graph: Graph, ops: Sequence[Op], part: Split, item: Callable[[str], int], division: Division
+) -> list[Kernel]:
+    """Kernels that a graph doesn't name: views of permuted values, whose elements are written anew in another order; a
+    bias that is added to scores which lie in memory."""
+    permuted = {name for op in ops if op.kind in ("permute", "transpose") for name in op.outputs}
+    found = []
+    for op in ops:
+        if op.kind in ATTENTION and division.attention == "unfused" and len(op.inputs) > 3:
+            width = item(graph.tensor[op.inputs[0]].dtype)
+            shards = next((c.pieces for c in division.classes), 1)
+            size = 2.0 * width * scores(graph, op).elements / shards
+            found.append(Kernel(0.0, size, 0.0, 0.0, False, False, False, "add"))
+        if op.kind in ("view", "reshape", "contiguous") and op.inputs[0] in permuted:
+            moved = [
+                graph.tensor[name].elements * item(graph.tensor[name].dtype) for name in (*op.inputs[:1], *op.outputs)
+            ]
+            size = fsum(moved) * part.rest(op.inputs[0])
+            found.append(Kernel(0.0, size, 0.0, 0.0, False, False, False, "copy"))
+    return found
 
 
 def _product(

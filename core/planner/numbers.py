@@ -108,6 +108,8 @@ class Numbers:
         key = (candidate.tp, candidate.micro, candidate.recompute, where.tp_crosses, self.slowdown(candidate)) + (
             (candidate.zero, candidate.dp, where.dp_crosses) if candidate.zero >= 2 else ()
         )
+        if self.cluster.device.measured is not None:
+            key += (candidate.micro_batches > 1,)
         if key not in self._seconds:
             self._seconds[key] = self._block_seconds(candidate, where)
         return self._seconds[key]
@@ -130,7 +132,11 @@ class Numbers:
             each = {kind: costs[kind].passes(device, self.peak, ratio, threads) for kind in set(kinds)}
             both = np.array([each[kind] for kind in kinds])
             self._compute[tp, candidate.micro] = both[:, 0], both[:, 1]
-        compute, back = (seconds * self.slowdown(candidate) for seconds in self._compute[tp, candidate.micro])
+        compute, back = self._compute[tp, candidate.micro]
+        if self.cluster.device.measured is not None:
+            added = [cost.accumulate_seconds(self.cluster.device, candidate.micro_batches) for cost in costs]
+            back = back + np.array(added)
+        compute, back = compute * self.slowdown(candidate), back * self.slowdown(candidate)
         reduce = {kind: costs[kind].reduction_seconds(tp, link, ratio) for kind in set(kinds)}
         entry = {kind: costs[kind].entry_seconds(tp, link, ratio) for kind in set(kinds)}
         down = np.array([reduce[kind] for kind in kinds])

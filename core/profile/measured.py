@@ -2,6 +2,9 @@
 
 A measurement of one block alone begins with an idle device: until its first kernel runs, nothing does. In a step the
 host is ahead of the device, and that ``start`` is paid once. So a block in a step takes what was measured less it.
+
+Beyond the largest measured micro-batch costs go on in proportion to single kernels, where these were measured: a line
+through small micro-batches would go on with what the host takes there.
 """
 
 from __future__ import annotations
@@ -123,17 +126,33 @@ class Measured:
             self._found[shape] = next((block for block in self.blocks if block.matches(shape)), None)
         return self._found[shape]
 
-    def seconds(self, shape: BlockShape | None, ratio: float, threads: int) -> tuple[float, float] | None:
-        """Forward and backward seconds of ``ratio`` times the graph's samples in a step; None: not measured."""
+    def seconds(self, shape: BlockShape | None, ratio: float, threads: int, issue: float) -> tuple[float, float] | None:
+        """Forward and backward seconds of ``ratio`` times the graph's samples in a step; None: not measured.
+
+        ``issue``: what the host takes to issue the block's forward pass, twice as long backward; that is no start.
+        """
         block = self.find(shape, threads)
         if block is None or shape is None:
             return None
         found = block.at(ratio * shape.samples)
-        # Under half of a measurement is no start any more, but noise.
-        forward = max(found.forward_seconds - self.start_forward_seconds, found.forward_seconds / 2)
-        return forward, max(found.backward_seconds - self.start_backward_seconds, found.backward_seconds / 2)
+        return (
+            _started(found.forward_seconds, self.start_forward_seconds, issue),
+            _started(found.backward_seconds, self.start_backward_seconds, 2 * issue),
+        )
+
+    def largest(self, shape: BlockShape | None, ratio: float, threads: int) -> float | None:
+        """The largest measured ``ratio``, where the one asked for goes beyond; None: it doesn't, or isn't measured."""
+        block = self.find(shape, threads)
+        if block is None or shape is None or ratio * shape.samples <= block.samples[-1].micro_batch:
+            return None
+        return block.samples[-1].micro_batch / shape.samples
 
     def kept_bytes(self, shape: BlockShape | None, ratio: float) -> float | None:
         """Bytes kept of that many samples; None: not measured. The same on any number of threads."""
         block = self.find(shape, self.threads)
         return None if block is None or shape is None else block.at(ratio * shape.samples).kept_bytes
+
+
+def _started(measured: float, start: float, issue: float) -> float:
+    """What was measured less the start; a block that the host binds takes in a step what it took alone."""
+    return max(measured - start, min(measured, issue))

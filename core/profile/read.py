@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from math import ceil, log2
 from pathlib import Path
+from statistics import median
 
 from pydantic import TypeAdapter
 
@@ -24,6 +26,9 @@ from partita.profile.rows import (
 
 # How many findings a message lists.
 LISTED = 20
+PASSES = ("forward_seconds", "backward_seconds")
+# Of a time in proportion to the micro-batch the part that has to be reached; and how many such pairs make a median.
+GROWS, ENOUGH = 0.8, 5
 
 
 def read_profile(path: str | Path, peak_flops: float | None = None) -> ProfileFile:
@@ -51,8 +56,27 @@ def findings(file: ProfileFile, peak_flops: float | None) -> Iterator[Finding]:
 
 def measured(file: ProfileFile, source: str) -> Measured:
     """The file for costs. Rows without a backward time, kept bytes or parameters stand for no block."""
-    rates, start = _rates(file)
-    return Measured(f"{source} ({file.device})", file.device, _blocks(file.blocks, source), rates, *start, file.threads)
+    rates, least = _rates(file)
+    blocks = _blocks(file.blocks, source)
+    # On a host that is the device too, nothing is ahead of anything.
+    forward, backward = (
+        0.0 if file.threads else _start(blocks, name, bound) for name, bound in zip(PASSES, least, strict=True)
+    )
+    return Measured(f"{source} ({file.device})", file.device, blocks, rates, forward, backward, file.threads)
+
+
+def _start(blocks: Sequence[MeasuredBlock], name: str, least: float) -> float:
+    """The median of what doesn't grow with the micro-batch, over blocks of which nearly all does; at least ``least``.
+
+    Time that a host takes for each op, where it binds, isn't among them: there the time doesn't grow.
+    """
+    found = []
+    for block in blocks:
+        for a, b in pairwise(block.samples):
+            first, second, more = getattr(a, name), getattr(b, name), b.micro_batch / a.micro_batch
+            if second >= GROWS * more * first:
+                found.append((first * more - second) / (more - 1))
+    return max(median(found), least) if len(found) >= ENOUGH else least
 
 
 def _blocks(rows: Sequence[BlockRow], source: str) -> tuple[MeasuredBlock, ...]:

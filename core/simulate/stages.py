@@ -148,6 +148,7 @@ class Stages:
                 *found.passes(*machine), found.repeated_seconds(*machine), found.weight_seconds(*machine)
             )
         )  # fmt: skip
+        back += found.accumulate_seconds(device, stage.micro_batches) * self.slowdown
         tp, link = groups["tensor"]
         down = found.reduction_seconds(tp, link, ratio) + found.exchange_seconds("forward", groups, ratio)
         up = found.entry_seconds(tp, link, ratio) + found.exchange_seconds("backward", groups, ratio)

@@ -111,18 +111,37 @@ def test_a_measured_block_covers_its_range():
 def test_a_plan_takes_the_measured_blocks():
     stated = problem("gpt3-350m", "1xh200", None, 8, 2048, "bf16", "adam", None, "deepspeed", (), str(H200))
     numbers = Numbers(stated, alike(stated.graph))
-    seconds, measured = numbers.seconds(ONE), stated.cluster.device.measured
-    # From the file: 0.44429 and 0.55664 ms forward of 2 and 4, 1.0084 and 1.5499 ms backward; linear to 8.
-    forward = 0.55664e-3 + 2 * (0.55664e-3 - 0.44429e-3) - measured.start_forward_seconds
-    backward = 1.5499e-3 + 2 * (1.5499e-3 - 1.0084e-3) - measured.start_backward_seconds
-    assert seconds.forward[1:-1] == pytest.approx([forward] * 24)
-    assert seconds.backward[1:-1] == pytest.approx([backward] * 24)
-    # Bytes kept of 2 and 4: 134546432 and 269085696 or so, as many more for each sample.
+    measured, device = stated.cluster.device.measured, stated.cluster.device
+    # From the file, of 2 and 4 samples: 0.44429 and 0.55664 ms forward, 1.0084 and 1.5499 ms backward. By the host's
+    # 38 microseconds for each of 10 ops forward takes no less than 0.38 ms.
+    layer = numbers.costs(1)[1]
+    forward = max((0.44429e-3 + 0.55664e-3) / 2 - measured.start_forward_seconds, 10 * device.op_seconds)
+    backward = (1.0084e-3 + 1.5499e-3) / 2 - measured.start_backward_seconds
+    assert layer.passes(device, numbers.peak, 3.0) == pytest.approx((forward, backward))
+    # Beyond 4 samples as the kernels grow, which is nearly in proportion.
+    four, eight = layer.passes(device, numbers.peak, 4.0), layer.passes(device, numbers.peak, 8.0)
+    assert [b / a for a, b in zip(four, eight, strict=True)] == pytest.approx([2.05, 2.05], abs=0.1)
+    assert numbers.seconds(ONE).forward[1:-1] == pytest.approx([eight[0]] * 24)
+    # Bytes kept of 2 and 4, and as many more for each sample.
     rows = {r.micro_batch: r for r in read_profile(H200).blocks if (r.hidden, r.tp, r.block) == (1024, 1, "gpt")}
     kept = rows[4].activation_bytes + 2 * (rows[4].activation_bytes - rows[2].activation_bytes)
     assert numbers.held(ONE)[1:-1] == pytest.approx([kept] * 24)
-    # 4096 MiB for 8 samples: 32 bytes for each of 2048 · 1024 values, a MiB or so beside.
+    # 32 bytes for each of 2048 · 1024 values of 8 samples, a MiB or so beside.
     assert kept == pytest.approx(8 * 32 * 2048 * 1024, rel=0.005)
+
+
+def test_what_does_not_grow_is_the_start(tmp_path):
+    """Blocks that take 0.3 ms and 1 ms a sample forward, 0.5 and 2 backward; one that the host binds takes no part."""
+    times = [row(hidden=64 * k, micro_batch=m, fwd_ms=0.3 + m, bwd_ms=0.5 + 2 * m) for k in range(1, 5) for m in (2, 4)]
+    times += [row(hidden=640, micro_batch=m, fwd_ms=0.9, bwd_ms=1.8) for m in (2, 4)]
+    path = written(
+        tmp_path,
+        blocks=[{**r, "params": 100} for r in times]
+        + [{**row(params=100, hidden=64), "micro_batch": 8, "fwd_ms": 8.3, "bwd_ms": 16.5}],
+    )
+    found = profiled(parse_cluster("1xh200"), path, "bf16").device.measured
+    assert found.start_forward_seconds == pytest.approx(0.3e-3)
+    assert found.start_backward_seconds == pytest.approx(0.5e-3)
 
 
 def test_reasons_say_what_is_measured_and_what_is_extrapolated():
