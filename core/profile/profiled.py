@@ -11,7 +11,7 @@ from partita.cost.precision import compute_dtype
 from partita.errors import InputError
 from partita.graph.model import Graph
 from partita.profile import galvatron
-from partita.profile.read import collective_link, measured, read_profile
+from partita.profile.read import collective_link, measured, parse_profile, require_rows
 
 # Words by which devices are known: a profile of one stands for no other.
 MODELS = re.compile(r"cpu|[abhlv]\d{2,3}|gb?\d{3}|mi\d{3}", re.IGNORECASE)
@@ -25,18 +25,21 @@ def profiled(cluster: Cluster, path: str | Path, precision: str, graph: Graph | 
     if Path(path).is_dir():
         assert graph is not None, "a folder's files name no blocks"
         return _of_galvatron(cluster, Path(path), precision, graph)
-    file = read_profile(path, cluster.device.peak_flops.get(compute_dtype(precision)))
-    if file.precision != precision:
-        raise InputError(
-            f'{path}: the profile was measured in {file.precision}, the plan is for precision "{precision}"; '
-            f"--precision {file.precision} works, or a profile in {precision}"
-        )
+    file = parse_profile(path)
     here, there = MODELS.search(cluster.device.name), MODELS.search(file.device)
     if here and there and here[0].lower() != there[0].lower():
         raise InputError(
             f'{path}: the profile is of "{file.device}", the cluster\'s device is {cluster.device.name}; '
             f"a cluster of {there[0].lower()} devices works"
         )
+    if file.precision != precision:
+        raise InputError(
+            f'{path}: the profile was measured in {file.precision}, the plan is for precision "{precision}"; '
+            f"--precision {file.precision} works, or a profile in {precision}"
+        )
+    # A host's figures are those of the machine that its preset was measured on: another may well be faster.
+    peak = None if cluster.device.on_host else cluster.device.peak_flops.get(compute_dtype(precision))
+    require_rows(file, path, peak)
     device = replace(cluster.device, measured=measured(file, str(path)))
     inside, between = (collective_link(file, crosses, cluster.slowdown) for crosses in (False, True))
     return replace(

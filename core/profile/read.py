@@ -33,9 +33,19 @@ GROWS, ENOUGH = 0.8, 5
 
 def read_profile(path: str | Path, peak_flops: float | None = None) -> ProfileFile:
     """The file, if every row can be; InputError with file, row, field and value of each that can't."""
+    return require_rows(parse_profile(path), path, peak_flops)
+
+
+def parse_profile(path: str | Path) -> ProfileFile:
+    """The file by its form alone; InputError for a wrong form, and for no rows at all."""
     file = parse_json(path, TypeAdapter(ProfileFile))
     if not file.blocks and not file.micro and not file.collectives:
         raise InputError(f"{path}: the profile is empty: it has no blocks, no micro tables and no collectives")
+    return file
+
+
+def require_rows(file: ProfileFile, path: str | Path, peak_flops: float | None) -> ProfileFile:
+    """The file itself; InputError for rows that can't be, on a device of that peak where it is known."""
     found = list(findings(file, peak_flops))
     if found:
         rows = len(file.blocks) + sum(map(len, file.micro.values())) + len(file.collectives)
