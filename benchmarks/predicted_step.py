@@ -3,6 +3,9 @@
 Each row is one ``partita run``: the prediction and the measured steps are the lines that the recipe prints. The first
 steps warm up. Other work on the machine makes steps longer and never shorter: so the least step stands beside the
 median, and a run that was disturbed is repeated. The ratio is predicted ÷ median.
+
+    python benchmarks/predicted_step.py                 # by the preset's figures
+    python benchmarks/predicted_step.py FILE            # by a profile of gpt3-tiny that partita profile wrote
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import re
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -57,13 +61,23 @@ def busy_seconds() -> tuple[float, float]:
     return busy, children.ru_utime + children.ru_stime
 
 
-def run(processes: int, held: tuple[str, ...]) -> Row:
+def run(processes: int, held: tuple[str, ...], profile: str | None) -> Row:
     """Run one plan and read the recipe's lines."""
-    command = [sys.executable, "-m", "partita.cli.main", "run", "gpt3-tiny"]
-    command += ["--devices", str(processes), "--steps", str(STEPS), *(word for fix in held for word in ("--fix", fix))]
+    partita, folder = [sys.executable, "-m", "partita.cli.main"], tempfile.TemporaryDirectory()
+    fixed = [word for fix in held for word in ("--fix", fix)]
+    command = [*partita, "run", "gpt3-tiny", "--steps", str(STEPS)]
+    if profile is None:
+        command += ["--devices", str(processes), *fixed]
+    else:
+        plan = str(Path(folder.name, "plan.json"))
+        words = ["--cluster", "cpu", "--devices", str(processes), "--global-batch", "16", "--precision", "fp32"]
+        subprocess.run([*partita, "plan", "gpt3-tiny", *words, *fixed, "--profile", profile, "-o", plan],
+                       stdout=subprocess.DEVNULL, check=True, timeout=300)  # fmt: skip
+        command += ["--plan", plan]
     start, (busy, ours) = time.perf_counter(), busy_seconds()
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     wall, (busy_after, ours_after) = time.perf_counter() - start, busy_seconds()
+    folder.cleanup()
     lines = LINE.findall(done.stdout)
     if done.returncode or len(lines) != STEPS:
         sys.exit(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
@@ -72,12 +86,12 @@ def run(processes: int, held: tuple[str, ...]) -> Row:
     return Row(float(lines[0][1]), median(steps), min(steps), max(0.0, others))
 
 
-def quietest(processes: int, held: tuple[str, ...], repeat: bool) -> Row:
+def quietest(processes: int, held: tuple[str, ...], repeat: bool, profile: str | None) -> Row:
     """The run that other work disturbed less; the first if it was left alone, or if none is to be repeated."""
-    first = run(processes, held)
+    first = run(processes, held, profile)
     if first.others <= QUIET or not repeat:
         return first
-    return min(first, run(processes, held), key=lambda row: row.others)
+    return min(first, run(processes, held, profile), key=lambda row: row.others)
 
 
 def summary(rows: list[Row], seconds: Callable[[Row], float], what: str) -> str:
@@ -93,12 +107,13 @@ def summary(rows: list[Row], seconds: Callable[[Row], float], what: str) -> str:
 
 
 def main() -> None:
+    profile = sys.argv[1] if len(sys.argv) > 1 else None
     print(f"{machine()}\nOther work on the machine makes steps longer: see the last column before the ratio.\n")
     print(f"{'processes':>9}  {'plan':12}  {'predicted':>10}  {'median':>9}  {'least':>9}  {'ratio':>6}  {'others':>6}")
     rows: list[Row] = []
     start = time.perf_counter()
     for processes, held in PLANS:
-        row = quietest(processes, held, repeat=time.perf_counter() - start < REPEAT_SECONDS)
+        row = quietest(processes, held, time.perf_counter() - start < REPEAT_SECONDS, profile)
         rows.append(row)
         print(
             f"{processes:9}  {' '.join(held) or 'as planned':12}  {row.predicted * 1e3:7.0f} ms  "

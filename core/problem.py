@@ -79,6 +79,9 @@ class Problem:
     def digest(self) -> str:
         """SHA-256 of the problem's canonical JSON: two problems with one digest have the same plan."""
         rest = {name: getattr(self, name) for name in ("global_batch", "precision", "optimizer", "target")}
-        rest |= {"cluster": asdict(self.cluster), "memory_bytes": self.memory_limit, "fix": dict(self.fix)}
+        cluster = asdict(self.cluster)
+        if self.cluster.device.measured is None:
+            del cluster["device"]["measured"]
+        rest |= {"cluster": cluster, "memory_bytes": self.memory_limit, "fix": dict(self.fix)}
         text = json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()
         return hashlib.sha256(TypeAdapter(Graph).dump_json(self.graph) + b"\n" + text).hexdigest()

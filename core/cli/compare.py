@@ -40,6 +40,7 @@ def compare(
     memory_gib: options.MemoryGib = None,
     target: options.OfModelTarget = None,
     fix: options.Fix = None,
+    profile: options.Profile = None,
     as_json: options.Json = False,
 ) -> None:
     """Simulate plans side by side, and say why the best wins.
@@ -57,14 +58,24 @@ def compare(
         if odd := [name for name in models if name not in plans]:
             raise InputError(f'"{odd[0]}" is no plan\'s file; compare plans with plans, or one MODEL with the grid')
         if seq or precision or optimizer or memory_gib or target or fix or global_batch:
-            raise InputError("plans state their own problem; only --cluster and --devices go with them")
-        contenders = from_files(plans, cluster, devices)
+            raise InputError("plans state their own problem; only --cluster, --devices and --profile go with them")
+        contenders = from_files(plans, cluster, devices, profile)
     else:
         if len(models) > 1:
             raise InputError(f"{len(models)} models ({', '.join(models)}): one is compared with the grid at a time")
         contenders, left_out = from_grid(
             options.problem_of_model(
-                models[0], cluster, devices, global_batch, seq, precision, optimizer, memory_gib, target, fix
+                models[0],
+                cluster,
+                devices,
+                global_batch,
+                seq,
+                precision,
+                optimizer,
+                memory_gib,
+                target,
+                fix,
+                profile,
             )
         )
     if as_json:
@@ -73,7 +84,9 @@ def compare(
         answer.write(text(contenders, left_out))
 
 
-def from_files(paths: Sequence[str], cluster: str | None, devices: int | None) -> list[Contender]:
+def from_files(
+    paths: Sequence[str], cluster: str | None, devices: int | None, profile: str | None = None
+) -> list[Contender]:
     """The plans of the files, the fastest first."""
     from partita.cli import planned
     from partita.plan import load_plan
@@ -83,8 +96,9 @@ def from_files(paths: Sequence[str], cluster: str | None, devices: int | None) -
     found = []
     for path in paths:
         plan = load_plan(path)
-        machine = planned.cluster_of(plan, path, cluster, devices)
-        found.append(Contender(path, plan, simulate(planned.model_of(plan, path, None), plan, machine)))
+        machine, graph = planned.cluster_of(plan, path, cluster, devices), planned.model_of(plan, path, None)
+        machine = options.measured_cluster(machine, profile, plan.precision, graph)
+        found.append(Contender(path, plan, simulate(graph, plan, machine)))
     return ranked(found)
 
 

@@ -37,6 +37,7 @@ def explain(
     memory_gib: options.MemoryGib = None,
     target: options.OfModelTarget = None,
     fix: options.Fix = None,
+    profile: options.Profile = None,
     as_json: options.Json = False,
 ) -> None:
     """Say why a plan is what it is: what binds in time and memory, stage by stage, and what the alternatives cost."""
@@ -47,7 +48,7 @@ def explain(
         given = {
             "--cluster": cluster, "--global-batch": global_batch, "--devices": devices, "--seq": seq,
             "--precision": precision, "--optimizer": optimizer, "--memory-gib": memory_gib,
-            "--target": target, "--fix": fix,
+            "--target": target, "--fix": fix, "--profile": profile,
         }  # fmt: skip
         extra = [name for name, value in given.items() if value]
         if extra:
@@ -62,7 +63,7 @@ def explain(
 
         found, _ = search(
             options.problem_of_model(
-                model, cluster, devices, global_batch, seq, precision, optimizer, memory_gib, target, fix
+                model, cluster, devices, global_batch, seq, precision, optimizer, memory_gib, target, fix, profile
             )
         )
     if as_json:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from partita.cluster import Cluster as Machine
+    from partita.graph import Graph
     from partita.problem import Problem
 
 GIB = 2**30
@@ -81,6 +83,14 @@ Fix = Annotated[
         help="Hold a decision: tp, pp, dp, zero, micro_batch, micro_batches, recompute or schedule. Repeat for more.",
     ),
 ]
+Profile = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="A measured profile of the cluster's device (partita profile writes one), or a folder of Galvatron's: "
+        "its times and bytes go before the preset's figures.",
+    ),
+]
 PlanFunction = Annotated[
     str | None,
     typer.Option(
@@ -110,7 +120,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON docum
 
 def problem(
     model: str, cluster: str, devices: int | None, global_batch: int, seq: int | None, precision: str, optimizer: str,
-    memory_bytes: int | None, target: str, fix: Sequence[str],
+    memory_bytes: int | None, target: str, fix: Sequence[str], profile: str | None = None,
 ) -> Problem:  # fmt: skip
     """The problem that the options state. Small words are checked before the model is captured, which takes longest."""
     from partita.cli.model import load_model
@@ -122,16 +132,17 @@ def problem(
     dtype = compute_dtype(precision)
     machine = parse_cluster(cluster, devices)
     decisions = parse_fix(fix)
+    graph = load_model(model, seq, dtype)
     return Problem(
-        graph=load_model(model, seq, dtype), cluster=machine, global_batch=global_batch, precision=precision,
-        optimizer=optimizer, target=target, memory_bytes=memory_bytes, fix=decisions,
+        graph=graph, cluster=measured_cluster(machine, profile, precision, graph), global_batch=global_batch,
+        precision=precision, optimizer=optimizer, target=target, memory_bytes=memory_bytes, fix=decisions,
     )  # fmt: skip
 
 
 def problem_of_model(
     model: str, cluster: str | None, devices: int | None, global_batch: int | None, seq: int | None,
     precision: str | None, optimizer: str | None, memory_bytes: int | None, target: str | None,
-    fix: Sequence[str] | None,
+    fix: Sequence[str] | None, profile: str | None = None,
 ) -> Problem:  # fmt: skip
     """The problem of a MODEL where options could be left out. InputError without the two that nothing can stand for."""
     if cluster is None or global_batch is None:
@@ -141,5 +152,14 @@ def problem_of_model(
         raise InputError(f"{model} is a model and no plan: {' and '.join(missing)} must say what it is planned for")
     return problem(
         model, cluster, devices, global_batch, seq, precision or "bf16", optimizer or "adam", memory_bytes,
-        target or "deepspeed", fix or (),
+        target or "deepspeed", fix or (), profile,
     )  # fmt: skip
+
+
+def measured_cluster(cluster: Machine, profile: str | None, precision: str, graph: Graph) -> Machine:
+    """The cluster with what the profile measured, where there is one."""
+    if profile is None:
+        return cluster
+    from partita.profile.profiled import profiled
+
+    return profiled(cluster, profile, precision, graph)

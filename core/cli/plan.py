@@ -22,6 +22,7 @@ Examples:
   partita plan my_models:build --cluster cpu --devices 4 --global-batch 16 --precision fp32
   partita plan gpt3-13b --cluster 8xa100-80gb --global-batch 256 --fix tp=4 --fix recompute=full
   partita plan gpt3-2.7b --cluster 8xa100-80gb --global-batch 64 --plan-function interleaved --fix chunks=4
+  partita plan gpt3-350m --cluster 1x1xh200 --global-batch 8 --profile h200.json
 """
 
 
@@ -36,6 +37,7 @@ def plan(
     memory_gib: options.MemoryGib = None,
     target: options.OfPlanTarget = None,
     fix: options.Fix = None,
+    profile: options.Profile = None,
     plan_function: options.PlanFunction = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the plan here.")] = None,
     as_json: options.Json = False,
@@ -50,9 +52,11 @@ def plan(
 
     given = (model, cluster, devices, global_batch, seq, precision, optimizer, memory_gib)
     if plan_function is not None:
-        found, seconds = by_function(options.problem(*given, target or "partita", ()), model, plan_function, fix or ())
+        found, seconds = by_function(
+            options.problem(*given, target or "partita", (), profile), model, plan_function, fix or ()
+        )
     else:
-        found, seconds = search(options.problem(*given, target or "deepspeed", fix or ()))
+        found, seconds = search(options.problem(*given, target or "deepspeed", fix or (), profile))
     if output is not None:
         save_plan(found, output)
     if as_json:

@@ -36,6 +36,7 @@ def simulate(
         str | None, typer.Option(metavar="CLUSTER", help="As in partita plan. Default: the one that the plan names.")
     ] = None,
     devices: options.Devices = None,
+    profile: options.Profile = None,
     trace: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a trace for Perfetto or chrome://tracing here.")
     ] = None,
@@ -56,7 +57,9 @@ def simulate(
 
     found = load_plan(plan)
     machine = planned.cluster_of(found, plan, cluster, devices)
-    simulation = execute(planned.model_of(found, plan, model), found, machine)
+    graph = planned.model_of(found, plan, model)
+    machine = options.measured_cluster(machine, profile, found.precision, graph)
+    simulation = execute(graph, found, machine)
     differs = difference(simulation, found, machine)
     if trace is not None:
         from partita.simulate.trace import trace as traced

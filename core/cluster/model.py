@@ -8,8 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from partita.errors import ClusterError
+
+if TYPE_CHECKING:
+    from partita.profile.measured import Measured
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,8 @@ class Device:
     ``on_host``: the device is a process of the machine itself, which issues an op and then carries it out, so the two
     times add up. ``transcendental_seconds`` is what an element of exp, tanh and their like takes where arithmetic, not
     memory, is what binds. ``host_bytes_per_second`` is what goes to the host's memory, or comes back; 0: not known.
+
+    ``measured``: a profile of this device, which goes before all other figures where it has a block.
     """
 
     name: str
@@ -36,6 +42,7 @@ class Device:
     on_host: bool = False
     transcendental_seconds: float = 0.0
     host_bytes_per_second: float = 0.0
+    measured: Measured | None = None
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def alike(graph: Graph) -> Alike:
     standing: dict[str, str] = {}
     numbers: list[Mapping[str, int]] = []
     for index, block in enumerate(graph.blocks):
-        key, number = _structure(graph, block)
+        key, number = structure(graph, block)
         if any(op.kind == "embedding" for op in graph.block_ops[block.name]):
             key = block.name
         kind = first.setdefault(key, index)
@@ -46,7 +46,7 @@ def alike(graph: Graph) -> Alike:
     return Alike(tuple(kinds), {kind: block_cuts(graph, graph.blocks[kind].name) for kind in first.values()}, standing)
 
 
-def _structure(graph: Graph, block: Block) -> tuple[object, Mapping[str, int]]:
+def structure(graph: Graph, block: Block) -> tuple[object, Mapping[str, int]]:
     """A key that is equal for blocks with the same ops, shapes and borders, whatever their names; and the numbers that
     stand for the names in it."""
     owned = set(block.parameters)

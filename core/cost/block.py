@@ -5,6 +5,9 @@
     forward  = max(issue, work), on a device that is a process of the host issue + work / threads
     backward = 2 · forward (and 1 more with recomputation)
 
+On a device that was measured a profile's seconds and kept bytes go before these, where it has the block; otherwise its
+rates of single kernels give the work of each pass.
+
 plus the collectives that the cuts need: an all-reduce of each partial sum forward, of each entry's gradient backward;
 others where the sequence or the samples are divided too. Values scale linearly with the samples; weights don't.
 """
@@ -24,9 +27,12 @@ from partita.cost.division import Division, along_sequence, split, tensor_divisi
 from partita.cost.exchange import Exchange, exchanges
 from partita.cost.kept import kept
 from partita.cost.kinds import ATTENTION, VIEWS
-from partita.cost.work import Kernel, kernels
+from partita.cost.rated import pass_seconds
+from partita.cost.shape import block_shape
+from partita.cost.work import Kernel, copies, kernels
 from partita.graph.cuts import CutClass
 from partita.graph.model import Graph, Op
+from partita.profile.measured import BlockShape
 
 
 def _none() -> np.ndarray:
@@ -63,21 +69,81 @@ class BlockCost:
     weighted: np.ndarray = field(default_factory=_none)
     exchanges: tuple[Exchange, ...] = ()
     trains: bool = True
+    issued: tuple[Kernel, ...] = ()
+    item_bytes: int = 2
+    shape: BlockShape | None = None
 
     def compute_seconds(self, device: Device, peak: float, ratio: float, threads: int = 1) -> float:
         """Forward seconds without collectives, for ``ratio`` times the graph's samples.
 
         ``threads`` work on one op of a device that is a process; one thread issues it.
         """
-        return self._seconds(device, peak, ratio, threads, np.ones(len(self.flops), dtype=bool))
+        return self.passes(device, peak, ratio, threads)[0]
+
+    def backward_seconds(self, device: Device, peak: float, ratio: float, threads: int = 1) -> float:
+        """Backward seconds without collectives and without what is computed again."""
+        return self.passes(device, peak, ratio, threads)[1]
+
+    def passes(self, device: Device, peak: float, ratio: float, threads: int = 1) -> tuple[float, float]:
+        """Forward and backward seconds without collectives: measured, by measured rates, or by the device's figures."""
+        if device.measured is not None:
+            rated = self._rated(device, ratio)
+            largest = device.measured.largest(self.shape, ratio, threads) if rated else None
+            issue = len(self.issued) * device.op_seconds
+            found = device.measured.seconds(self.shape, ratio if largest is None else largest, threads, issue)
+            if found is not None and largest is not None and rated is not None:
+                there = self._rated(device, largest)
+                assert there is not None
+                return found[0] * rated[0] / there[0], found[1] * rated[1] / there[1]
+            if found is not None or rated is not None:
+                return found or rated  # type: ignore[return-value]
+        forward = self._all_seconds(device, peak, ratio, threads)
+        return forward, 2 * forward
+
+    def _rated(self, device: Device, ratio: float) -> tuple[float, float] | None:
+        """Both passes by single kernels' rates; None without any."""
+        if device.measured is None or device.measured.rates is None or not self.issued:
+            return None
+        each = [pass_seconds(kernel, device.measured.rates, ratio, self.item_bytes) for kernel in self.issued]
+        issue = len(each) * device.op_seconds
+        return max(issue, fsum(f for f, _ in each)), max(2 * issue, fsum(b for _, b in each))
+
+    def accumulate_seconds(self, device: Device, micro_batches: int) -> float:
+        """Seconds, in each of several micro-batches, of adding the gradients of weights to those that are there.
+
+        A block measured alone has nothing to add them to. Without a profile it is not counted.
+        """
+        if device.measured is None or micro_batches == 1:
+            return 0.0
+        rates = device.measured.rates
+        speed = rates.pointwise_bytes_per_second if rates else device.memory_bytes_per_second * device.memory_efficiency
+        return 3.0 * self.trained * self.item_bytes / speed
+
+    def kept_bytes(self, device: Device, ratio: float) -> float:
+        """Bytes kept for the backward pass of that many samples: measured, or ``saved_bytes``."""
+        found = device.measured.kept_bytes(self.shape, ratio) if device.measured is not None else None
+        return self.saved_bytes * ratio if found is None else found
 
     def repeated_seconds(self, device: Device, peak: float, ratio: float, threads: int = 1) -> float:
-        """Seconds of what the backward pass computes again."""
-        return self._seconds(device, peak, ratio, threads, self.repeated)
+        """Seconds of what the backward pass computes again: of a measured forward the part that the model gives it."""
+        found = self._seconds(device, peak, ratio, threads, self.repeated)
+        return found * self._correction(device, peak, ratio, threads, 0) if found else 0.0
 
     def weight_seconds(self, device: Device, peak: float, ratio: float, threads: int = 1) -> float:
         """Backward seconds of the gradients of weights: as much as the forward of the products that have them."""
-        return self._seconds(device, peak, ratio, threads, self.weighted)
+        found = self._seconds(device, peak, ratio, threads, self.weighted)
+        return found * self._correction(device, peak, ratio, threads, 1) if found else 0.0
+
+    def _correction(self, device: Device, peak: float, ratio: float, threads: int, of: int) -> float:
+        """How many times longer than by the device's figures a pass takes by its profile."""
+        if device.measured is None:
+            return 1.0
+        return self.passes(device, peak, ratio, threads)[of] / (
+            (1 + of) * self._all_seconds(device, peak, ratio, threads)
+        )
+
+    def _all_seconds(self, device: Device, peak: float, ratio: float, threads: int) -> float:
+        return self._seconds(device, peak, ratio, threads, np.ones(len(self.flops), dtype=bool))
 
     def _seconds(self, device: Device, peak: float, ratio: float, threads: int, among: np.ndarray) -> float:
         if not among.any():
@@ -145,6 +211,10 @@ def divided_cost(
             # Of the scores: softmax's backward kernel writes it where that of its result was.
             width = item(graph.tensor[op.inputs[0]].dtype)
             whole += width * scores(graph, op).elements * share(op.inputs[0])
+        if op.kind == "cross_entropy" and whole:
+            # The gradient of the log-probabilities is there beside that of the logits.
+            logits = graph.tensor[op.inputs[0]]
+            whole += item(logits.dtype) * logits.elements * share(op.inputs[0])
         return whole / shards
 
     return BlockCost(
@@ -165,6 +235,9 @@ def divided_cost(
         weighted=np.array([kernel.weighted for kernel in issued], dtype=bool),
         exchanges=others,
         trains=any(graph.tensor[name].gradient for op in ops for name in op.outputs),
+        issued=(*issued, *copies(graph, ops, part, item, division)),
+        item_bytes=item(next((graph.tensor[name].dtype for name in owner.parameters), "float32")),
+        shape=block_shape(graph, owner, division, sum(local.values())),
     )
 
 

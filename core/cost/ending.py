@@ -35,7 +35,10 @@ def update_seconds(
     state = state_bytes(precision, optimizer, 0, 1)
     shard = trained / copies if zero else trained
     moved = shard * (2 * state.optimizer + 2 * state.parameters + state.gradients)
-    update = moved / (device.memory_bytes_per_second * device.memory_efficiency)
+    rates = device.measured.rates if device.measured is not None else None
+    update = rates.adam_seconds(shard, moved) if rates is not None and optimizer == "adam" else None
+    if update is None:
+        update = moved / (device.memory_bytes_per_second * device.memory_efficiency)
     if device.on_host:
         update += tensors * device.op_seconds * (3 if copies > 1 else 1)
     return update

@@ -48,13 +48,13 @@ def kept(
         beside = _nothing
     elif division.attention == "unfused":
         beside = score_bytes
-    rest = saved_tensors(graph, outside, part.rest, beside)
+    rest = saved_tensors(graph, outside, part.rest, beside, item)
     names, extra, unknown = set(rest.tensors), [*rest.extra_bytes.values()], set(rest.unknown)
     again = [0.0]
     for found in sharded:
         inside = [op for op in ops if op.name in found.ops]
         made = {name for op in inside for name in op.outputs if name in found.dims}
-        all_of_it = saved_tensors(graph, inside, part.rest, beside)
+        all_of_it = saved_tensors(graph, inside, part.rest, beside, item)
         names |= all_of_it.tensors - made
         unknown |= all_of_it.unknown
         shard = fsum([*sorted(size(name) for name in all_of_it.tensors & made), *all_of_it.extra_bytes.values()])

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from partita.cost.kinds import ATTENTION, VIEWS
-from partita.graph.model import Graph, Op
+from partita.graph.model import ITEM_BYTES, Graph, Op
 from partita.graph.table import argument
 
 KEEPS_NOTHING = VIEWS | {
@@ -21,7 +21,7 @@ KEEPS_NOTHING = VIEWS | {
 }  # fmt: skip
 KEEPS_INPUTS = frozenset({
     "linear", "addmm", "baddbmm", "matmul", "mm", "bmm", "conv2d", "mul", "div", "pow", "gelu", "silu", "embedding",
-    "index", "gather", "index_select", "layer_norm", "rms_norm", "native_layer_norm", "abs", "log", "cos", "sin",
+    "index", "gather", "index_select", "layer_norm", "native_layer_norm", "abs", "log", "cos", "sin",
     "maximum", "minimum",
 })  # fmt: skip
 KEEPS_OUTPUT = frozenset({"softmax", "_softmax", "log_softmax", "relu", "tanh", "sigmoid", "exp", "sqrt", "rsqrt"})
@@ -37,15 +37,16 @@ class Saved:
 
 
 def saved_tensors(
-    graph: Graph, ops: Sequence[Op], split: Callable[[str], float], scores: Callable[[Op], float] | None = None
-) -> Saved:
+    graph: Graph, ops: Sequence[Op], split: Callable[[str], float], scores: Callable[[Op], float] | None = None,
+    item: Callable[[str], int] = ITEM_BYTES.__getitem__,
+) -> Saved:  # fmt: skip
     """What these ops keep; ``split(name)`` is the part of a tensor that one device has (1/tp or 1).
 
     ``scores`` gives the bytes that attention keeps beside its inputs where it isn't a fused kernel: nothing, if it is
-    computed again.
+    computed again. ``item``: bytes of an element of a dtype; by default as the graph has it.
 
     Extra bytes are listed by op: a dropout's mask (1 byte an element), a norm's statistics and attention's
-    log-sum-exp (4 bytes a row), the float32 log-probabilities of a cross entropy.
+    log-sum-exp (4 bytes a row), the log-probabilities of a cross entropy, in the dtype of its logits.
     """
     root: dict[str, str] = {}
     tensors: set[str] = set()
@@ -60,7 +61,7 @@ def saved_tensors(
         if scores is not None and op.kind in ATTENTION:
             kept, extra_bytes, known = op.inputs[:3], scores(op), True  # no bias: it was added
         else:
-            kept, extra_bytes, known = _kept(graph, op, split)
+            kept, extra_bytes, known = _kept(graph, op, split, item)
         tensors.update(root.get(name, name) for name in kept if graph.tensor[name].role in ("value", "input"))
         if extra_bytes:
             extra[op.name] = extra_bytes
@@ -69,12 +70,18 @@ def saved_tensors(
     return Saved(frozenset(tensors), extra, frozenset(unknown))
 
 
-def _kept(graph: Graph, op: Op, split: Callable[[str], float]) -> tuple[tuple[str, ...], float, bool]:
+def _kept(
+    graph: Graph, op: Op, split: Callable[[str], float], item: Callable[[str], int]
+) -> tuple[tuple[str, ...], float, bool]:
     """Names of tensors, bytes beside them, and whether the kind is known."""
     elements = graph.tensor[op.outputs[0]].elements * split(op.outputs[0])
     if op.kind in KEEPS_NOTHING:
         return (), 0.0, True
-    if op.kind in ("layer_norm", "native_layer_norm", "rms_norm"):
+    if op.kind == "rms_norm":
+        # As the modules of transformers compute it: a float32 copy of the input, the normed values before the weight.
+        rows = elements / max(1, graph.tensor[op.inputs[0]].shape[-1])
+        return (), elements * (4.0 + item(graph.tensor[op.outputs[0]].dtype)) + 4.0 * rows, True
+    if op.kind in ("layer_norm", "native_layer_norm"):
         return op.inputs[:1], 8.0 * elements / max(1, graph.tensor[op.inputs[0]].shape[-1]), True
     if op.kind == "attention":
         rows = graph.tensor[op.outputs[0]].elements / max(1, graph.tensor[op.outputs[0]].shape[-1])
@@ -86,9 +93,13 @@ def _kept(graph: Graph, op: Op, split: Callable[[str], float]) -> tuple[tuple[st
         return (), elements if argument(op, 1, "p", 0.5) else 0.0, True
     if op.kind == "cross_entropy":
         logits = op.inputs[0]
-        return op.inputs[1:], 4.0 * graph.tensor[logits].elements * split(logits), True
+        return op.inputs[1:], item(graph.tensor[logits].dtype) * graph.tensor[logits].elements * split(logits), True
     if op.kind in ("mul", "div") and len(op.inputs) == 1:
         return (), 0.0, True  # by a constant
+    if op.kind == "mul" and len(op.inputs) == 2:
+        # A factor is kept for the gradient of the other: not a rotated query for that of its constant cosines.
+        first, second = (graph.tensor[name].gradient for name in op.inputs)
+        return (*op.inputs[: int(second)], *op.inputs[1 : 1 + int(first)]), 0.0, True
     if op.kind in KEEPS_OUTPUT:
         return op.outputs, 0.0, True
     if op.kind in KEEPS_INPUTS:

@@ -6,7 +6,7 @@ for each shard.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import fsum
 
@@ -21,7 +21,9 @@ from partita.graph.model import Graph, Op
 class Kernel:
     """FLOPs, bytes of values and of weights that are moved, elements of transcendental functions; what it is.
 
-    ``repeated``: the backward pass computes it again. ``weighted``: it has a gradient of weights.
+    ``repeated``: the backward pass computes it again. ``weighted``: it has a gradient of weights. ``product``: m, k, n
+    (of a batch of products m is that of all), ``attended``: batch times heads, keys, head dim of fused attention;
+    either for the graph's samples on one device.
     """
 
     flops: float
@@ -31,6 +33,9 @@ class Kernel:
     attention: bool
     repeated: bool
     weighted: bool
+    kind: str = ""
+    product: tuple[float, float, float] | None = None
+    attended: tuple[float, float, float] | None = None
 
 
 def kernels(
@@ -48,20 +53,30 @@ def kernels(
 
     activations, weights = _traffic(graph, op, size)
     trained = any(graph.tensor[name].role == "parameter" and graph.tensor[name].gradient for name in op.inputs)
+    flops = _executed(graph, op, division) / _divisor(op, division, cut, along)
     one = Kernel(
-        flops=_executed(graph, op, division) / _divisor(op, division, cut, along),
+        flops=flops,
         activation_bytes=activations,
         weight_bytes=weights,
         transcendental=_transcendental(graph, op, values) / (shards if op.inputs and op.inputs[0] in inside else 1),
         attention=op.kind in ATTENTION and division.attention == "fused",
         repeated=shards > 1 or (division.selective and op.kind in ATTENTION),
         weighted=trained and op.kind in MATMULS,
+        kind=op.kind,
+        product=_product(graph, op, flops, size, item),
+        attended=_attended(graph, op, flops) if division.attention == "fused" else None,
     )
     if op.kind in ATTENTION and division.attention == "unfused":
         share = values(op.inputs[0]) / shards
         parts = scores(graph, op).kernels(item(graph.tensor[op.inputs[0]].dtype))
         made = [
-            replace(one, flops=one.flops * flops, activation_bytes=(activations / 2 if flops else 0.0) + share * moved)
+            replace(
+                one,
+                flops=one.flops * flops,
+                activation_bytes=(activations / 2 if flops else 0.0) + share * moved,
+                kind="matmul" if flops else "softmax",
+                product=None,
+            )
             for flops, moved in parts
         ]
     else:
@@ -78,6 +93,55 @@ def _divisor(op: Op, division: Division, cut: ClassCut | None, along: frozenset[
     if not along.isdisjoint(op.outputs):
         divisor *= division.context
     return divisor
+
+
+def copies(
+    graph: Graph, ops: Sequence[Op], part: Split, item: Callable[[str], int], division: Division
+) -> list[Kernel]:
+    """Kernels that a graph doesn't name: views of permuted values, whose elements are written anew in another order; a
+    bias that is added to scores which lie in memory."""
+    permuted = {name for op in ops if op.kind in ("permute", "transpose") for name in op.outputs}
+    found = []
+    for op in ops:
+        if op.kind in ATTENTION and division.attention == "unfused" and len(op.inputs) > 3:
+            width = item(graph.tensor[op.inputs[0]].dtype)
+            shards = next((c.pieces for c in division.classes), 1)
+            size = 2.0 * width * scores(graph, op).elements / shards
+            found.append(Kernel(0.0, size, 0.0, 0.0, False, False, False, "add"))
+        if op.kind in ("view", "reshape", "contiguous") and op.inputs[0] in permuted:
+            moved = [
+                graph.tensor[name].elements * item(graph.tensor[name].dtype) for name in (*op.inputs[:1], *op.outputs)
+            ]
+            size = fsum(moved) * part.rest(op.inputs[0])
+            found.append(Kernel(0.0, size, 0.0, 0.0, False, False, False, "copy"))
+    return found
+
+
+def _product(
+    graph: Graph, op: Op, flops: float, size: Callable[[str], float], item: Callable[[str], int]
+) -> tuple[float, float, float] | None:
+    """m, k, n of a matrix product: F/2 = mkn, and each of its three tensors has two of these dims."""
+    if op.kind not in MATMULS or not flops:
+        return None
+    first = 1 if op.kind in ("addmm", "baddbmm") else 0
+    left, right, out = (
+        size(name) / item(graph.tensor[name].dtype) for name in (*op.inputs[first : first + 2], op.outputs[0])
+    )
+    if not (left and right and out):
+        return None
+    batch = max(1.0, left * right * out / (flops / 2) ** 2) if op.kind != "conv2d" else 1.0
+    k = flops / 2 / out
+    n = flops / 2 / left if op.kind != "conv2d" else right / k
+    return batch * flops / 2 / right if op.kind != "conv2d" else out / n, k, n
+
+
+def _attended(graph: Graph, op: Op, flops: float) -> tuple[float, float, float] | None:
+    """Batch times heads, keys and head dim of attention: its FLOPs are 4 · queries · keys · head dim of each head."""
+    if op.kind not in ATTENTION or not flops:
+        return None
+    query, keys = graph.tensor[op.inputs[0]].shape, graph.tensor[op.inputs[1]].shape[-2]
+    width = query[-1] / op.attributes["heads"] if op.kind == "attention" else query[-1]
+    return flops / (4.0 * query[-2] * keys * width * executed_fraction(op)), keys, width
 
 
 def _executed(graph: Graph, op: Op, division: Division) -> float:

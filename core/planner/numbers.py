@@ -58,7 +58,7 @@ class Numbers:
         self.crossing = crossing(problem.graph, self.item)
         # The costs of blocks don't depend on the cluster: a larger one may share them.
         self.costs_by_tp: dict[int, tuple[BlockCost, ...]] = {} if costs_by_tp is None else costs_by_tp
-        self._compute: dict[tuple[int, int], np.ndarray] = {}
+        self._compute: dict[tuple[int, int], tuple[np.ndarray, np.ndarray]] = {}
         self._seconds: dict[tuple[object, ...], BlockSeconds] = {}
         self._moved: dict[tuple[object, ...], tuple[np.ndarray, np.ndarray]] = {}
         # A plan that exists already says where its devices lie.
@@ -108,6 +108,8 @@ class Numbers:
         key = (candidate.tp, candidate.micro, candidate.recompute, where.tp_crosses, self.slowdown(candidate)) + (
             (candidate.zero, candidate.dp, where.dp_crosses) if candidate.zero >= 2 else ()
         )
+        if self.cluster.device.measured is not None:
+            key += (candidate.micro_batches > 1,)
         if key not in self._seconds:
             self._seconds[key] = self._block_seconds(candidate, where)
         return self._seconds[key]
@@ -127,9 +129,14 @@ class Numbers:
         if (tp, candidate.micro) not in self._compute:
             device = self.cluster.device
             threads = self.cluster.threads
-            each = {kind: costs[kind].compute_seconds(device, self.peak, ratio, threads) for kind in set(kinds)}
-            self._compute[tp, candidate.micro] = np.array([each[kind] for kind in kinds])
-        compute = self._compute[tp, candidate.micro] * self.slowdown(candidate)
+            each = {kind: costs[kind].passes(device, self.peak, ratio, threads) for kind in set(kinds)}
+            both = np.array([each[kind] for kind in kinds])
+            self._compute[tp, candidate.micro] = both[:, 0], both[:, 1]
+        compute, back = self._compute[tp, candidate.micro]
+        if self.cluster.device.measured is not None:
+            added = [cost.accumulate_seconds(self.cluster.device, candidate.micro_batches) for cost in costs]
+            back = back + np.array(added)
+        compute, back = compute * self.slowdown(candidate), back * self.slowdown(candidate)
         reduce = {kind: costs[kind].reduction_seconds(tp, link, ratio) for kind in set(kinds)}
         entry = {kind: costs[kind].entry_seconds(tp, link, ratio) for kind in set(kinds)}
         down = np.array([reduce[kind] for kind in kinds])
@@ -144,8 +151,8 @@ class Numbers:
             if candidate.zero == 3:
                 gather = np.array([all_gather_seconds(size, candidate.dp, wide) for size in sizes])
                 down, up = down + gather, up + gather
-        backward = 2 * compute + up + again
-        whole, total, all_up = 3 * compute, down + up, up + repeated
+        backward = back + up + again
+        whole, total, all_up = compute + back, down + up, up + repeated
         if not (trains := np.array([cost.trains for cost in costs])).all():
             # No gradient flows through some: they run forward alone.
             backward, again, all_up = (np.where(trains, value, 0.0) for value in (backward, again, all_up))
@@ -249,14 +256,20 @@ class Numbers:
         if candidate.recompute:
             trains = np.array([cost.trains for cost in self.costs(candidate.tp)], dtype=float)
             return self.crossing.forward_bytes[:-1] * self.ratio(candidate) * trains
-        return np.array([cost.saved_bytes for cost in self.costs(candidate.tp)]) * self.ratio(candidate)
+        return self._kept(candidate)
+
+    def _kept(self, candidate: Candidate) -> np.ndarray:
+        costs, device, ratio = self.costs(candidate.tp), self.cluster.device, self.ratio(candidate)
+        if device.measured is None:
+            return np.array([cost.saved_bytes for cost in costs]) * ratio
+        return np.array([cost.kept_bytes(device, ratio) for cost in costs])
 
     def temporary(self, candidate: Candidate) -> np.ndarray:
         """[n]: bytes that exist while a block runs: gradients, activations computed again, ZeRO's gathered weights."""
         costs, ratio = self.costs(candidate.tp), self.ratio(candidate)
         found = np.array([cost.temporary_bytes for cost in costs]) * ratio
         if candidate.recompute:
-            found = found + np.array([cost.saved_bytes for cost in costs]) * ratio
+            found = found + self._kept(candidate)
         if candidate.zero >= 2:
             found = found + self.trained(candidate.tp) * self.width
         if candidate.zero == 3:

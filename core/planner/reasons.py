@@ -10,6 +10,7 @@ from partita.plan import Prediction, SharedParameter
 from partita.planner.candidates import Candidate
 from partita.planner.chain import Cutting
 from partita.planner.numbers import Numbers
+from partita.planner.profile_words import profile_sentences
 from partita.planner.words import describe, duration, gib
 from partita.problem import TARGETS
 
@@ -53,6 +54,7 @@ def reasons(
     target = TARGETS[problem.target]
     if c.pp > 1 and target.zero_in_pipeline != target.zero_alone:
         yield f"{target.sentence}."
+    yield from profile_sentences(numbers, c)
     unknown = sorted(frozenset().union(*(cost.unknown for cost in numbers.costs(c.tp))))
     if unknown:
         yield f"Unknown kinds of ops, counted as keeping all they touch: {', '.join(unknown)}."

@@ -142,10 +142,13 @@ class Stages:
     ) -> tuple[float, float, float, float, float]:
         found, ratio, device = self.cost(stage, block, strategy), self.ratio(stage), self.cluster.device
         machine = (device, self.peak, ratio, self.cluster.threads)
-        compute, again, weight = (
-            seconds(*machine) * self.slowdown
-            for seconds in (found.compute_seconds, found.repeated_seconds, found.weight_seconds)
-        )
+        compute, back, again, weight = (
+            seconds * self.slowdown
+            for seconds in (
+                *found.passes(*machine), found.repeated_seconds(*machine), found.weight_seconds(*machine)
+            )
+        )  # fmt: skip
+        back += found.accumulate_seconds(device, stage.micro_batches) * self.slowdown
         tp, link = groups["tensor"]
         down = found.reduction_seconds(tp, link, ratio) + found.exchange_seconds("forward", groups, ratio)
         up = found.entry_seconds(tp, link, ratio) + found.exchange_seconds("backward", groups, ratio)
@@ -161,10 +164,10 @@ class Stages:
                 down, up = down + gather, up + gather
         if not found.trains:
             return compute + down, 0.0, 0.0, down, 0.0
-        forward, backward = compute, 2 * compute + again
+        forward, backward = compute, back + again
         if strategy.offload:
             # To the host's memory and back beside the block's own computing: what takes longer binds.
-            away = self._away_seconds(found.saved_bytes * ratio)
+            away = self._away_seconds(found.kept_bytes(self.cluster.device, ratio))
             forward, backward = max(forward, away), max(backward, away)
         return forward + down, backward + up, weight, down, up
 
@@ -254,15 +257,16 @@ class Stages:
         if strategy.offload and cost.trains:
             return 0.0
         if strategy.recompute == "none" or not cost.trains:
-            return cost.saved_bytes * self.ratio(stage)
+            return cost.kept_bytes(self.cluster.device, self.ratio(stage))
         divided = self.division(stage, block, strategy)
         pieces = divided.samples * divided.context * divided.sequence
         return float(self.crossing_bytes[self.number[block]]) * self.ratio(stage) / pieces
 
     def _temporary(self, stage: Stage, strategy: Strategy, cost: BlockCost) -> float:
         back = strategy.recompute == "full" or strategy.offload
-        found = cost.temporary_bytes + (cost.saved_bytes if back else 0.0)
-        found *= self.ratio(stage)
+        found = cost.temporary_bytes * self.ratio(stage)
+        if back:
+            found += cost.kept_bytes(self.cluster.device, self.ratio(stage))
         if strategy.zero >= 2:
             found += cost.trained * self.per.parameters
         if strategy.zero == 3:

@@ -16,9 +16,9 @@ from safetensors.torch import load_file, save_file
 
 from partita.adapters.checkpoint import write_safetensors
 from partita.adapters.checkpoint.boxes import whole
-from partita.adapters.checkpoint.catalogue import Catalogue
+from partita.adapters.checkpoint.catalogue import Catalogue, Stored
 from partita.adapters.checkpoint.fill import Files, fill
-from partita.adapters.checkpoint.pickled import PICKLE, read_pickled, with_values
+from partita.adapters.checkpoint.pickled import PICKLE, _tensor, read_pickled, with_values
 from partita.adapters.checkpoint.sources import read_checkpoint
 from partita.errors import InputError
 from tests.reshard.made import SHAPES, STATES, numbers, zero1
@@ -158,6 +158,43 @@ def test_safetensors_of_others(tmp_path: Path) -> None:
             "x": ((2, 3), "bfloat16"), "y": ((), "int64"),
         }  # fmt: skip
         assert torch.equal(dense(catalogue, "x", "parameter"), tensors["x"].float())
+
+
+def central(data: bytes, place: int, value: int) -> bytes:
+    """A zip file with two bytes of every record's entry in its directory replaced."""
+    found = bytearray(data)
+    at = found.find(b"PK\1\2")
+    while at >= 0:
+        found[at + place : at + place + 2] = value.to_bytes(2, "little")
+        at = found.find(b"PK\1\2", at + 4)
+    return bytes(found)
+
+
+BROKEN_PICKLES = {
+    "a zip of a later version": lambda data: central(data, 6, 99),
+    "an unknown way of compressing": lambda data: central(data, 10, 77),
+    "encrypted": lambda data: central(data, 8, 1),
+    "cut off": lambda data: data[:-1],
+    "empty": lambda data: b"",
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_PICKLES)
+def test_broken_files_of_torch_save(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "x.pt"
+    torch.save({"x": torch.ones(4)}, path)
+    path.write_bytes(BROKEN_PICKLES[name](path.read_bytes()))
+    with pytest.raises(InputError, match=rf"{path}: can't be read: it is truncated or broken, or torch.save didn't"):
+        read_pickled(path)
+
+
+def test_a_tensor_beyond_its_storage_is_not_read() -> None:
+    """What lies there is another tensor's."""
+    storage = Stored(Path("x.pt"), 64, "float32", (4,), (1,))
+    assert _tensor(storage, 1, (3,), (1,)).start_bytes == 68
+    for offset, size, stride in ((2, (3,), (1,)), (0, (2, 2), (3, 1)), (-1, (1,), (1,)), (3, (2,), (-1,))):
+        with pytest.raises(AssertionError):
+            _tensor(storage, offset, size, stride)
 
 
 BROKEN = {

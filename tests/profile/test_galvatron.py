@@ -1,0 +1,93 @@
+"""Galvatron's files: what a layer takes and keeps by them, and what in them can't be."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from partita.cli.options import problem
+from partita.cost.alike import alike
+from partita.errors import InputError
+from partita.planner.candidates import Candidate
+from partita.planner.engine import plan
+from partita.planner.numbers import Numbers
+
+FOLDER = Path(__file__).parents[1] / "data/published/galvatron"
+COMPUTATION = "computation_profiling_bf16_llama2-7b_all.json"
+MEMORY = "memory_profiling_bf16_llama2-7b_all.json"
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    path = tmp_path_factory.mktemp("model") / "config.json"
+    path.write_text(json.dumps({
+        "model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "vocab_size": 32000, "max_position_embeddings": 2048,
+    }))  # fmt: skip
+    return str(path)
+
+
+def stated(model, folder=FOLDER, seq=2048, precision="bf16", memory=None, batch=64):
+    words = (model, "1x8xa100-80gb", None, batch, seq, precision, "adam", memory, "partita", ())
+    return problem(*words, str(folder))
+
+
+def test_a_layer_takes_and_keeps_what_the_files_say(llama):
+    question = stated(llama)
+    numbers = Numbers(question, alike(question.graph))
+    times, memory = (json.loads((FOLDER / name).read_text()) for name in (COMPUTATION, MEMORY))
+    for tp, micro in ((1, 1), (2, 4), (8, 12)):
+        one = Candidate(1, tp, 8 // tp, 0, False, "1f1b", micro, 1)
+        device = question.cluster.device
+        layer = times[f"layertype_0_bsz{micro}_seq2048"] * 1e-3 * micro / tp
+        assert numbers.costs(tp)[1].passes(device, numbers.peak, float(micro)) == pytest.approx((layer, 2 * layer))
+        rest = times[f"layertype_other_bsz{micro}_seq2048"] * 1e-3 * micro / tp
+        assert numbers.costs(tp)[-1].passes(device, numbers.peak, float(micro))[0] == pytest.approx(rest)
+        kept = memory["layertype_0_sp"]["2048"]["tp_activation_per_bsz_dict"][str(tp)]
+        assert numbers.held(one)[1:33] == pytest.approx([kept * MIB * micro] * 32)
+        last = memory["other_memory_pp_on_last_sp"]["2048"]["activation"][str(tp)]
+        assert numbers.held(one)[-1] == pytest.approx(last * MIB * micro)
+    # 154.203 MiB a millisecond between 8 GPUs.
+    assert question.cluster.intra_node.reached_bytes_per_second == pytest.approx(154.203 * MIB * 1e3)
+
+
+@pytest.mark.slow
+def test_less_memory_takes_longer(llama):
+    plans = [plan(stated(llama, memory=gib * 2**30)) for gib in (36, 24, 16)]
+    steps = [found.predicted.step_seconds for found in plans]
+    assert steps == sorted(steps)
+    for gib, found in zip((36, 24, 16), plans, strict=True):
+        assert max(found.predicted.peak_bytes.values()) <= gib * 2**30
+        assert found.search.optimal
+        assert any("(Galvatron): 34 of 34 blocks are measured" in reason for reason in found.reasons)
+    # All 64 samples by the layers' own times, without anything else: 64 · 32 · 3 · 3.9 ms over 8 GPUs.
+    assert 64 * 32 * 3 * 3.9e-3 / 8 < steps[0] < 1.5 * 64 * 32 * 3 * 3.9e-3 / 8
+
+
+def changed(folder: Path, name: str, **values: object) -> Path:
+    copy = folder / "profile"
+    shutil.copytree(FOLDER, copy)
+    (copy / name).write_text(json.dumps(json.loads((copy / name).read_text()) | values))
+    return copy
+
+
+def test_what_cant_be(llama, tmp_path):
+    folder = changed(tmp_path, COMPUTATION, layertype_0_bsz3_seq2048=-4.1)
+    with pytest.raises(InputError) as error:
+        stated(llama, folder)
+    assert f"{folder / COMPUTATION}: layertype_0_bsz3_seq2048 = -4.1" in str(error.value)
+
+
+def test_what_is_missing(llama, tmp_path):
+    with pytest.raises(InputError, match="no computation_profiling"):
+        stated(llama, tmp_path)
+    with pytest.raises(InputError, match=r"measured for a sequence of \[2048\], not 1024; --seq 2048 works"):
+        stated(llama, seq=1024)
+    with pytest.raises(InputError, match='no file of precision "fp16"'):
+        stated(llama, precision="fp16")
+    with pytest.raises(InputError, match="it has 2 kinds of layers"):
+        stated(llama, changed(tmp_path, COMPUTATION, layertype_1_bsz1_seq2048=4.0))
