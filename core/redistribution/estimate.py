@@ -13,6 +13,7 @@ from math import ceil, log2
 
 import numpy as np
 
+from partita.redistribution.price import latencies
 from partita.redistribution.space import Axes, Space, State
 
 SAMPLE = 192
@@ -68,7 +69,7 @@ class Estimate:
         ports = ((needs.near, needs.near_messages, network.near), (needs.far, needs.far_messages, network.port))
         seconds = 0.0
         for elements, messages, link in ports:
-            taken = elements * (item / link.reached_bytes_per_second) + messages * link.latency_seconds
+            taken = elements * (item / link.reached_bytes_per_second) + latencies(messages) * link.latency_seconds
             seconds = max(seconds, float(taken.max(initial=0.0)))
         return float((needs.near + needs.far).max(initial=0.0)), max(seconds, self._node_seconds(needs))
 
@@ -102,7 +103,9 @@ class Estimate:
         together = network.near.reached_bytes_per_second
         together += network.port.reached_bytes_per_second if self.tiers else 0.0
         latency = min(network.near.latency_seconds, network.far.latency_seconds)
-        seconds = lacks * self.space.item_bytes / together + _rounds(needs) * latency
+        # A direct step has messages on two ports at once.
+        rounds = _rounds(needs) - 1 if self.tiers else _rounds(needs)
+        seconds = lacks * self.space.item_bytes / together + max(1, rounds) * latency
         return max(seconds, self._node_seconds(needs))
 
     def _node_seconds(self, needs: Needs) -> float:

@@ -7,10 +7,11 @@ slowest that a group spans, at its bandwidth, and ⌈log2 n⌉ latencies. Where 
 as long as its largest part. A permutation is one message of each device.
 
 In a direct step every device has two ports, one to the devices of its node and one to other nodes, as in
-``simulate.fabric``; both are used at the same time, in both directions. On each it takes a latency for every message,
-since there is no tree that would combine them, and the bytes over the bandwidth. What a node's devices share is a port
-of the node. The step takes as long as its slowest port. A device gets a message for each tile that it has to do with;
-where the readers of a tile can't be dealt out evenly to those who hold it, every holder sends each of them a part.
+``simulate.fabric``; both are used at the same time, in both directions. On each it takes the bytes over the bandwidth,
+and as many latencies as an all-to-all among as many devices, which is what it is, with parts of unequal sizes. What a
+node's devices share is a port of the node. The step takes as long as its slowest port. A device gets a message for each
+tile that it has to do with; where the readers of a tile can't be dealt out evenly to those who hold it, every holder
+sends each of them a part.
 """
 
 from __future__ import annotations
@@ -223,8 +224,13 @@ def _direct(step: Step, item_bytes: int, network: Network) -> Load:
 
 
 def _port_seconds(size_bytes: np.ndarray, messages: np.ndarray, link: Link) -> float:
-    taken = size_bytes / link.reached_bytes_per_second + np.ceil(messages - 1e-9) * link.latency_seconds
+    taken = size_bytes / link.reached_bytes_per_second + latencies(messages) * link.latency_seconds
     return float(np.where(size_bytes > 1e-9, taken, 0.0).max(initial=0.0))
+
+
+def latencies(messages: np.ndarray) -> np.ndarray:
+    """As many as an all-to-all with that many others has: ⌈log2(n + 1)⌉, and 0 without a message."""
+    return np.ceil(np.log2(np.ceil(messages - 1e-9) + 1) - 1e-9)
 
 
 def _met(one: ArrayType, other: ArrayType) -> np.ndarray:
