@@ -6,6 +6,7 @@ Imported by the pool in the process of the tests, which may never need torch: so
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import pickle
 import signal
@@ -31,6 +32,8 @@ def serve(pipe: Connection, rank: int, stacks: Path, captures: Path) -> None:
 
         torch.set_num_threads(1)
         share(captures)
+        # What the imports made stays: it needn't be looked through each time.
+        gc.freeze()
         pipe.send_bytes(pickle.dumps((True, None)))
         while True:
             try:
@@ -60,6 +63,8 @@ def _answer(message: bytes, rank: int) -> bytes:
     except Exception:
         return pickle.dumps((False, traceback.format_exc()))
     finally:
+        # An engine and its groups hold one another. A group that is over goes on asking the network until it is freed.
+        gc.collect()
         sys.stdout.flush()
         sys.stderr.flush()
 
