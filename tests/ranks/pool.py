@@ -26,7 +26,7 @@ RANKS = 4
 START_SECONDS = 120.0
 END_SECONDS = 5.0
 # After one rank failed, how long the others may take to fail too: a second traceback often says more than the first.
-GRACE_SECONDS = 0.5
+GRACE_SECONDS = 3.0
 PRELOADED = [
     "torch", "torch.export", "torch.distributed", "partita.adapters.torch.prepare",
     *(f"transformers.models.{family}.modeling_{family}" for family in ("gpt2", "llama", "bert", "t5", "vit", "swin")),
