@@ -70,7 +70,7 @@ def test_one_rank_ends_all(name: str, tmp_path: Path, capfd: pytest.CaptureFixtu
     first, others, status, says = ENDS[name]
     start = time.monotonic()
     found = run_ranks(rank(tmp_path, f"if rank == 1: {first}\n{others}"), 3, os.environ)
-    assert time.monotonic() - start < (30 if others == STUBBORN else 20)
+    assert time.monotonic() - start < (12 if others == STUBBORN else 6)
     assert (found, alive(processes(tmp_path))) == (status, [])
     err = capfd.readouterr().err
     assert err.splitlines()[-1] == f"partita: {says}; the other ranks were stopped"
