@@ -19,8 +19,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
-from math import exp, log
 from pathlib import Path
+from statistics import geometric_mean
 
 from machine import machine
 from peers.pairs import ITEM_BYTES, Pair, all_pairs, drawn
@@ -94,8 +94,8 @@ def table(rows: list[Row]) -> None:
         worst[name] = moving[ratios.index(max(ratios))]
         print(
             f"{name:24}"
-            f"{_mean(row.costs[name].moved / row.costs['Partita'].moved for row in moving):12.3f}"
-            f"{_mean(ratios):10.3f}{max(ratios):8.2f}"
+            f"{geometric_mean(row.costs[name].moved / row.costs['Partita'].moved for row in moving):12.3f}"
+            f"{geometric_mean(ratios):10.3f}{max(ratios):8.2f}"
             f"{_share(row.costs[name].moved == row.bound for row in moving):>14}"
             f"{sum(row.costs[name].moved < row.costs['Partita'].moved for row in rows):20,}"
             f"{_share(row.costs[name].largest > row.memory for row in rows):>17}"
@@ -109,11 +109,6 @@ def table(rows: list[Row]) -> None:
     for name, count in answers.items():
         if name not in names:
             print(f"  {name} can't state {len(rows) - count:,} of them.")
-
-
-def _mean(ratios: Iterable[float]) -> float:
-    logs = [log(ratio) for ratio in ratios]
-    return exp(sum(logs) / len(logs))
 
 
 def _share(truths: Iterable[bool]) -> str:

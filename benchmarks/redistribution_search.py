@@ -8,8 +8,8 @@ from __future__ import annotations
 import random
 import sys
 import time
-from math import exp, log, prod
-from statistics import median
+from math import prod
+from statistics import geometric_mean, median
 
 from machine import machine
 
@@ -115,7 +115,7 @@ def tiers(count: int) -> None:
 
 def means(rows: list[tuple[float, float, float]]) -> str:
     """The geometric mean of each column."""
-    return "".join(f"{exp(sum(map(log, column)) / len(column)):19.3f}" for column in zip(*rows, strict=True))
+    return "".join(f"{geometric_mean(column):19.3f}" for column in zip(*rows, strict=True))
 
 
 def curve(count: int) -> None:

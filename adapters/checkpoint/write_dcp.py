@@ -101,6 +101,8 @@ def write_file(path: Path, name: str, parts: list[Part], common: Mapping[str, An
                 value = torch.empty(shape_of(small), dtype=getattr(torch, entry.dtype))
                 fill(entry, small, value, files)
                 writer.tensor(key, entry.shape, small, value)
+                # Else it would still be there when the next one is made.
+                del value
         for key, value in (common or {}).items():
             if isinstance(value, torch.Tensor):
                 writer.tensor(key, value.shape, tuple((0, size) for size in value.shape), value)

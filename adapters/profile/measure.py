@@ -90,15 +90,11 @@ def _kept_bytes(block: Runnable, device: torch.device) -> tuple[int, int | None]
         return kept, peak
     kept_storages: dict[int, int] = {}
     # Those of parameters and of constants exist anyway; what comes from other blocks counts where it is kept.
-    standing = {leaf.untyped_storage().data_ptr() for leaf in block.leaves if leaf.is_leaf and _parameter(leaf)}
+    standing = {p.untyped_storage().data_ptr() for p in block.leaves if isinstance(p, torch.nn.Parameter)}
     with _watched(kept_storages):
         outputs = block.run()
     del outputs
     return sum(size for pointer, size in kept_storages.items() if pointer not in standing), None
-
-
-def _parameter(tensor: Tensor) -> bool:
-    return isinstance(tensor, torch.nn.Parameter)
 
 
 @contextmanager

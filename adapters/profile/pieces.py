@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from partita.adapters.profile.alone import Alone
-from partita.adapters.torch.prepare import lower_model
+from partita.adapters.torch.prepare import Lowered
 from partita.adapters.torch.stage import StageModule
 from partita.cost.alike import alike
 from partita.graph import Graph
@@ -33,11 +33,9 @@ class Runnable:
 
 
 def runnables(
-    graph: Graph, plan: Plan, factory: Callable[[], Any], example: Callable[[int], Mapping[str, Any]],
-    device: torch.device,
-) -> Iterator[Runnable]:  # fmt: skip
-    """One block of each kind of ``graph``, of the one-stage plan's piece, one after another."""
-    lowered = lower_model(plan, factory, example)
+    graph: Graph, plan: Plan, lowered: Lowered, example: Callable[[int], Mapping[str, Any]], device: torch.device
+) -> Iterator[Runnable]:
+    """One block of each kind of ``graph``, of the piece of the one-stage plan that was lowered, one after another."""
     (piece,) = lowered.program.pieces
     kinds = {graph.blocks[kind].name for kind in alike(graph).kinds}
     segments = tuple(segment for segment in piece.segments if segment.block in kinds)

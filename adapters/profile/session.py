@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 
 from partita.adapters.profile.measure import measure
 from partita.adapters.profile.pieces import runnables
+from partita.adapters.torch.prepare import Lowered, lower_model
 from partita.cluster import Cluster, Link
 from partita.cluster.model import Device
 from partita.cost.alike import Alike, alike, tp_sizes
@@ -24,7 +26,9 @@ from partita.graph import Graph
 from partita.plan import Plan
 from partita.planner.engine import plan as planned
 from partita.problem import Problem
+from partita.profile.measured import BlockShape
 from partita.profile.read import read_profile
+from partita.spacetime.lower import lower
 
 METHOD = (
     "median of repeated runs after a warm-up, one device, no communication; tp is the local shard of a tensor-parallel "
@@ -45,6 +49,8 @@ class Session:
         }  # fmt: skip
         self.blocks: list[Row] = []
         self.collectives: list[Row] = []
+        # By micro-batch.
+        self.lowered: dict[int, Lowered] = {}
         self._resume()
 
     def _resume(self) -> None:
@@ -87,7 +93,7 @@ class Session:
         """Measure each missing block; the file is written after each."""
         missing, shapes = self.missing(tp, micro), _shapes(self.graph, self.groups, tp, self.precision)
         plan = one_stage(self.graph, self.precision, tp, micro)
-        for block in runnables(self.graph, plan, factory, example, self.device):
+        for block in runnables(self.graph, plan, self._lower(plan, factory, example), example, self.device):
             if block.block not in missing:
                 continue
             found, shape = measure(block, self.device), shapes[block.block]
@@ -105,8 +111,15 @@ class Session:
             self.save(complete=False)
             said(row)
 
+    def _lower(self, plan: Plan, factory: Callable[[], Any], example: Callable[[int], Mapping[str, Any]]) -> Lowered:
+        """The one-stage plan lowered. The capture, which takes longest, is the same for every tp."""
+        micro = plan.stages[0].samples
+        if (known := self.lowered.get(micro)) is None:
+            return self.lowered.setdefault(micro, lower_model(plan, factory, example))
+        return replace(known, program=lower([known.captured.graph], plan))
 
-def _shapes(graph: Graph, groups: Alike, tp: int, precision: str) -> dict[str, Any]:
+
+def _shapes(graph: Graph, groups: Alike, tp: int, precision: str) -> dict[str, BlockShape]:
     """The shape of one block of each kind."""
     found = {}
     for kind in dict.fromkeys(groups.kinds):

@@ -256,10 +256,8 @@ class Flush:
         assert task.transfer is not None
         assert task.transfer.samples is not None
         assert task.micro is not None
-        program, (first, last) = self.rank.program, task.transfer.samples
-        start, stop = program.shares[task.stage].interval(
-            program.place(self.rank.groups.rank, task.stage).data, task.micro
-        )
+        first, last = task.transfer.samples
+        start, stop = self.rank.program.interval(self.rank.groups.rank, task.stage, task.micro)
         if (first, last) == (start, stop):
             return value
         each = task.transfer.shape[0] // (last - first)

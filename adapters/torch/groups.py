@@ -26,7 +26,7 @@ class Groups:
     model: Group | None
     everyone: Group
     line: Line
-    alike: bool = True
+    alike: bool
 
 
 def make_groups(program: Program, device: torch.device) -> Groups:

@@ -33,7 +33,7 @@ def verify_plan(plan: Plan, factory: Callable[[], nn.Module], example: Example, 
     with Exact():
         lowered = lower_model(replace(plan, precision="fp64"), factory, wide(example))
     require_memory(lowered, plan, where, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    return verify_program(lowered.captured, lowered.program, factory, example, others=lowered.others)
+    return verify_program(lowered, factory, example)
 
 
 def module_of(name: str, seq: int | None) -> tuple[Callable[[], nn.Module], Example]:

@@ -27,7 +27,6 @@ from partita.errors import ModelError
 from partita.plan import BATCH_CUT, UNPREDICTED, Order, Plan, Search, Stage, Strategy
 from partita.plugins.capture_torch import Captured
 from partita.spacetime.lower import lower
-from partita.spacetime.program import Program
 
 STEPS = 3
 
@@ -50,17 +49,16 @@ class Verdict:
 
 
 def verify_program(
-    captured: Captured, program: Program, factory: Callable[[], nn.Module], example: Example, *, steps: int = STEPS,
-    seed: int = 0, others: tuple[Captured, ...] = (),
-) -> Verdict:  # fmt: skip
+    lowered: Lowered, factory: Callable[[], nn.Module], example: Example, *, steps: int = STEPS, seed: int = 0
+) -> Verdict:
     """Run a program beside one device.
 
-    ``captured`` is the model at the samples of one turn of one copy, captured in float64, ``others`` at those of stages
-    that take other numbers; ``factory`` builds it, whole, and ``example(samples)`` gives its arguments. PlanError where
-    the devices wait for each other for ever or a task fails; ModelError for random ops that can't be compared.
+    The model must be captured in float64; ``factory`` builds it, whole, and ``example(samples)`` gives its arguments.
+    PlanError where the devices wait for each other for ever or a task fails; ModelError for random ops that can't be
+    compared.
     """
     with float64_by_default():
-        return _Trial(Lowered(captured, program, others), factory, example, steps, seed).verdict()
+        return _Trial(lowered, factory, example, steps, seed).verdict()
 
 
 class _Trial:
@@ -69,14 +67,13 @@ class _Trial:
     def __init__(self, lowered: Lowered, factory: Callable[[], nn.Module], example: Example, steps: int, seed: int):
         self.lowered, self.captured, self.program = lowered, lowered.captured, lowered.program
         self.factory, self.seed = factory, seed
-        captured = self.captured
         self.drops = bool(random_ops(self.program))
         self.samples = self.program.global_batch
-        self.batches = Batches(captured, wide(example), self.samples, seed)
+        self.batches = Batches(self.captured, wide(example), self.samples, seed)
         self.steps = [self.batches.batch(step) for step in range(steps)]
         model = build(factory, seed)
         self.weights = StateDict(
-            {name: value.detach().clone() for name, value in model.named_parameters()}, captured.graph.aliases
+            {name: value.detach().clone() for name, value in model.named_parameters()}, self.captured.graph.aliases
         )
 
     def verdict(self) -> Verdict:
@@ -119,12 +116,12 @@ class _Trial:
     def _first(self, errors: Errors) -> Difference | None:
         """What differs first: an op in the forward pass of the first step, else a gradient or a parameter."""
         graph, first = self.captured.graph, self.steps[:1]
+        first_alone, *others = (one_device(found, self.samples) for found in (self.captured, *self.lowered.others))
         if not self.drops:
-            self._require_graph(one_device(self.captured, self.samples))
+            self._require_graph(first_alone)
         wanted = {}
-        for captured in (self.captured, *self.lowered.others):
-            alone = one_device(captured, self.samples)
-            watch = wanted[captured.graph.samples] = Watch(alone.program, self._prepared(alone))
+        for alone in (first_alone, *others):
+            watch = wanted[alone.captured.graph.samples] = Watch(alone.program, self._prepared(alone))
             self._alone(alone, watch, first)
         found = Watch(self.program, self._prepared(self.lowered))
         self._alone(self.lowered, found, first)

@@ -28,7 +28,6 @@ DTYPES = {
     "bool": 1,
 }  # fmt: skip
 
-
 # Bytes are counted in 64 bits, those of all devices together too.
 MOST_ELEMENTS = 2**45
 
@@ -162,10 +161,11 @@ def device_ids(option: str, text: str | None) -> list[int] | None:
 
 def width(dtype: str) -> int:
     """Bytes of an element; InputError for an unknown name. Names of torch are known too."""
+    from partita.cost import precision
     from partita.errors import InputError, nearest
 
-    long = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-    name = long.get(dtype, dtype)
+    short = {name: word for word, name in precision.DTYPES.items()}
+    name = short.get(dtype, dtype)
     if name not in DTYPES:
         raise InputError(f'--dtype: there is no "{dtype}".{nearest(dtype, DTYPES)}')
     return DTYPES[name]

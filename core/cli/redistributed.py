@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from partita.cli import show
@@ -190,12 +191,7 @@ def _others(found: Redistribution, others: Sequence[Peer]) -> Table:
 
 def _words(peer: Peer) -> str:
     """The steps in short: those of one kind that follow each other once, with their number."""
-    runs: list[list[Any]] = []
-    for op in (priced.step.op for priced in peer.steps):
-        if runs and runs[-1][0] == op:
-            runs[-1][1] += 1
-        else:
-            runs.append([op, 1])
+    runs = [(op, len(list(run))) for op, run in groupby(priced.step.op for priced in peer.steps)]
     return ", ".join(op if count == 1 else f"{count} {op}" for op, count in runs) or "none"
 
 

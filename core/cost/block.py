@@ -32,7 +32,8 @@ from partita.cost.shape import block_shape
 from partita.cost.work import Kernel, copies, kernels
 from partita.graph.cuts import CutClass
 from partita.graph.model import Graph, Op
-from partita.profile.measured import BlockShape
+from partita.profile.measured import BlockShape, Measured
+from partita.profile.rates import Rates
 
 
 def _none() -> np.ndarray:
@@ -46,6 +47,7 @@ class BlockCost:
     ``flops``, ``activation_bytes``, ``weight_bytes``, ``transcendental`` (elements of exp, tanh and their like),
     ``attention``, ``repeated`` (in the backward pass, whatever the block's own recomputation) and ``weighted`` (it has
     a gradient of weights) have one entry a kernel that is issued.
+    ``issued`` are those kernels, and the ones that a graph doesn't name; ``samples`` are the graph's.
     ``saved_bytes`` are kept for the backward pass, ``temporary_bytes`` exist for the gradients of one op at a time and
     for what is computed again. ``reductions`` and ``entries`` are the bytes of the tensors that are all-reduced over
     the tensor axis forward and backward; ``exchanges`` all other collectives. ``trains``: a gradient flows through it;
@@ -72,6 +74,7 @@ class BlockCost:
     issued: tuple[Kernel, ...] = ()
     item_bytes: int = 2
     shape: BlockShape | None = None
+    samples: int = 1
 
     def compute_seconds(self, device: Device, peak: float, ratio: float, threads: int = 1) -> float:
         """Forward seconds without collectives, for ``ratio`` times the graph's samples.
@@ -80,32 +83,31 @@ class BlockCost:
         """
         return self.passes(device, peak, ratio, threads)[0]
 
-    def backward_seconds(self, device: Device, peak: float, ratio: float, threads: int = 1) -> float:
-        """Backward seconds without collectives and without what is computed again."""
-        return self.passes(device, peak, ratio, threads)[1]
-
     def passes(self, device: Device, peak: float, ratio: float, threads: int = 1) -> tuple[float, float]:
         """Forward and backward seconds without collectives: measured, by measured rates, or by the device's figures."""
         if device.measured is not None:
-            rated = self._rated(device, ratio)
-            largest = device.measured.largest(self.shape, ratio, threads) if rated else None
             issue = len(self.issued) * device.op_seconds
-            found = device.measured.seconds(self.shape, ratio if largest is None else largest, threads, issue)
-            if found is not None and largest is not None and rated is not None:
-                there = self._rated(device, largest)
-                assert there is not None
-                return found[0] * rated[0] / there[0], found[1] * rated[1] / there[1]
-            if found is not None or rated is not None:
-                return found or rated  # type: ignore[return-value]
+            if (found := self._profiled(device.measured, ratio, threads, issue)) is not None:
+                return found
         forward = self._all_seconds(device, peak, ratio, threads)
         return forward, 2 * forward
 
-    def _rated(self, device: Device, ratio: float) -> tuple[float, float] | None:
-        """Both passes by single kernels' rates; None without any."""
-        if device.measured is None or device.measured.rates is None or not self.issued:
-            return None
-        each = [pass_seconds(kernel, device.measured.rates, ratio, self.item_bytes) for kernel in self.issued]
-        issue = len(each) * device.op_seconds
+    def _profiled(self, measured: Measured, ratio: float, threads: int, issue: float) -> tuple[float, float] | None:
+        """Both passes by a profile; None: it says nothing of this block. ``issue``: seconds of issuing the forward."""
+        rates = measured.rates if self.issued else None
+        block, micro_batch = measured.find(self.shape, threads), ratio * self.samples
+        if block is None:
+            return None if rates is None else self._rated(rates, ratio, issue)
+        largest = block.samples[-1].micro_batch
+        if rates is None or micro_batch <= largest:
+            return measured.seconds(block, micro_batch, issue)
+        found = measured.seconds(block, largest, issue)
+        here, there = (self._rated(rates, at, issue) for at in (ratio, largest / self.samples))
+        return found[0] * here[0] / there[0], found[1] * here[1] / there[1]
+
+    def _rated(self, rates: Rates, ratio: float, issue: float) -> tuple[float, float]:
+        """Both passes by single kernels' rates."""
+        each = [pass_seconds(kernel, rates, ratio, self.item_bytes) for kernel in self.issued]
         return max(issue, fsum(f for f, _ in each)), max(2 * issue, fsum(b for _, b in each))
 
     def accumulate_seconds(self, device: Device, micro_batches: int) -> float:
@@ -121,7 +123,8 @@ class BlockCost:
 
     def kept_bytes(self, device: Device, ratio: float) -> float:
         """Bytes kept for the backward pass of that many samples: measured, or ``saved_bytes``."""
-        found = device.measured.kept_bytes(self.shape, ratio) if device.measured is not None else None
+        measured = device.measured
+        found = None if measured is None else measured.kept_bytes(self.shape, ratio * self.samples)
         return self.saved_bytes * ratio if found is None else found
 
     def repeated_seconds(self, device: Device, peak: float, ratio: float, threads: int = 1) -> float:
@@ -238,6 +241,7 @@ def divided_cost(
         issued=(*issued, *copies(graph, ops, part, item, division)),
         item_bytes=item(next((graph.tensor[name].dtype for name in owner.parameters), "float32")),
         shape=block_shape(graph, owner, division, sum(local.values())),
+        samples=graph.samples,
     )
 
 

@@ -25,8 +25,14 @@ def op_flops(graph: Graph, op: Op) -> float:
 
 def executed_fraction(op: Op) -> float:
     """The part of the FLOPs that kernels carry out: causal attention skips the masked half."""
-    causal = op.attributes.get("causal") if op.kind == "attention" else argument(op, 5, "is_causal", False)
-    return 0.5 if op.kind in ATTENTION and causal is True else 1.0
+    return 0.5 if op.kind in ATTENTION and is_causal(op) else 1.0
+
+
+def is_causal(attention: Op) -> bool:
+    """Whether an attention op, in either of its forms, says that it is causal."""
+    if attention.kind == "attention":
+        return attention.attributes.get("causal") is True
+    return argument(attention, 5, "is_causal", False) is True
 
 
 def block_flops(graph: Graph, block: str) -> float:

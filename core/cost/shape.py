@@ -7,9 +7,9 @@ from hashlib import sha256
 
 from partita.cost.alike import structure
 from partita.cost.division import Division
+from partita.cost.flops import is_causal
 from partita.cost.kinds import ATTENTION
 from partita.graph.model import Block, Graph
-from partita.graph.table import argument
 from partita.profile.measured import BlockShape
 
 
@@ -31,9 +31,7 @@ def block_shape(graph: Graph, block: Block, division: Division, parameters: int)
         out = graph.tensor[ops[-1].outputs[0]].shape
         hidden, seq = (out[-1], out[-2]) if len(out) >= 2 else (0, 0)
     counts = Counter(op.kind for op in ops)
-    causal = [a.attributes.get("causal") if a.kind == "attention" else argument(a, 5, "is_causal", False)
-              for a in attention]  # fmt: skip
     plain_gpt = counts["layer_norm"] == 2 and counts["gelu"] == 1 and not counts["mul"] and not counts["dropout"]
-    kind = "gpt" if plain_gpt and causal == [True] else block.name
+    kind = "gpt" if plain_gpt and [is_causal(op) for op in attention] == [True] else block.name
     digest = sha256(repr(structure(graph, block)[0]).encode()).hexdigest()[:16]
-    return BlockShape(kind, digest, hidden, heads, seq, tp, parameters, graph.samples)
+    return BlockShape(kind, digest, hidden, heads, seq, tp, parameters)

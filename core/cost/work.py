@@ -109,10 +109,8 @@ def copies(
             size = 2.0 * width * scores(graph, op).elements / shards
             found.append(Kernel(0.0, size, 0.0, 0.0, False, False, False, "add"))
         if op.kind in ("view", "reshape", "contiguous") and op.inputs[0] in permuted:
-            moved = [
-                graph.tensor[name].elements * item(graph.tensor[name].dtype) for name in (*op.inputs[:1], *op.outputs)
-            ]
-            size = fsum(moved) * part.rest(op.inputs[0])
+            tensors = [graph.tensor[name] for name in (op.inputs[0], *op.outputs)]
+            size = fsum(tensor.elements * item(tensor.dtype) for tensor in tensors) * part.rest(op.inputs[0])
             found.append(Kernel(0.0, size, 0.0, 0.0, False, False, False, "copy"))
     return found
 
@@ -129,10 +127,13 @@ def _product(
     )
     if not (left and right and out):
         return None
-    batch = max(1.0, left * right * out / (flops / 2) ** 2) if op.kind != "conv2d" else 1.0
     k = flops / 2 / out
-    n = flops / 2 / left if op.kind != "conv2d" else right / k
-    return batch * flops / 2 / right if op.kind != "conv2d" else out / n, k, n
+    if op.kind == "conv2d":
+        # Neighbours read the same elements of what it is given: that tensor says nothing about the product.
+        n = right / k
+        return out / n, k, n
+    batch = max(1.0, left * right * out / (flops / 2) ** 2)
+    return batch * flops / 2 / right, k, flops / 2 / left
 
 
 def _attended(graph: Graph, op: Op, flops: float) -> tuple[float, float, float] | None:

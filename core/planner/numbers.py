@@ -59,6 +59,7 @@ class Numbers:
         # The costs of blocks don't depend on the cluster: a larger one may share them.
         self.costs_by_tp: dict[int, tuple[BlockCost, ...]] = {} if costs_by_tp is None else costs_by_tp
         self._compute: dict[tuple[int, int], tuple[np.ndarray, np.ndarray]] = {}
+        self._kept: dict[tuple[int, int], np.ndarray] = {}
         self._seconds: dict[tuple[object, ...], BlockSeconds] = {}
         self._moved: dict[tuple[object, ...], tuple[np.ndarray, np.ndarray]] = {}
         # A plan that exists already says where its devices lie.
@@ -256,20 +257,23 @@ class Numbers:
         if candidate.recompute:
             trains = np.array([cost.trains for cost in self.costs(candidate.tp)], dtype=float)
             return self.crossing.forward_bytes[:-1] * self.ratio(candidate) * trains
-        return self._kept(candidate)
+        return self.kept(candidate)
 
-    def _kept(self, candidate: Candidate) -> np.ndarray:
-        costs, device, ratio = self.costs(candidate.tp), self.cluster.device, self.ratio(candidate)
-        if device.measured is None:
-            return np.array([cost.saved_bytes for cost in costs]) * ratio
-        return np.array([cost.kept_bytes(device, ratio) for cost in costs])
+    def kept(self, candidate: Candidate) -> np.ndarray:
+        """[n]: bytes that autograd saves of each block for a micro-batch."""
+        key = (candidate.tp, candidate.micro)
+        if key not in self._kept:
+            kinds, costs, device = self.groups.kinds, self.costs(candidate.tp), self.cluster.device
+            each = {kind: costs[kind].kept_bytes(device, self.ratio(candidate)) for kind in set(kinds)}
+            self._kept[key] = np.array([each[kind] for kind in kinds])
+        return self._kept[key]
 
     def temporary(self, candidate: Candidate) -> np.ndarray:
         """[n]: bytes that exist while a block runs: gradients, activations computed again, ZeRO's gathered weights."""
         costs, ratio = self.costs(candidate.tp), self.ratio(candidate)
         found = np.array([cost.temporary_bytes for cost in costs]) * ratio
         if candidate.recompute:
-            found = found + self._kept(candidate)
+            found = found + self.kept(candidate)
         if candidate.zero >= 2:
             found = found + self.trained(candidate.tp) * self.width
         if candidate.zero == 3:

@@ -19,8 +19,7 @@ def profile_sentences(numbers: Numbers, candidate: Candidate) -> Iterator[str]:
     measured = cluster.device.measured
     if measured is None:
         return
-    threads = cluster.threads if measured.threads else 1
-    found = [measured.find(cost.shape, threads) for cost in costs]
+    found = [measured.find(cost.shape, cluster.threads) for cost in costs]
     known = [block for block in found if block is not None]
     rest = "single kernels of the profile" if measured.rates else "the preset's figures"
     if not known:

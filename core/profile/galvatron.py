@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -34,10 +34,8 @@ GROUP = re.compile(r"allreduce_size_(?P<size>\d+)_consec_1")
 class Galvatron:
     """The files of a folder: by layer and micro-batch seconds of one sample; by layer and tp bytes of one sample."""
 
-    folder: Path
     seconds: Mapping[tuple[str, int], float]
     kept: Mapping[tuple[str, int], float]
-    seq: int
 
 
 def read(folder: Path, seq: int | None) -> Galvatron:
@@ -59,8 +57,7 @@ def read(folder: Path, seq: int | None) -> Galvatron:
         )
     if len(lengths) > 1 and seq is None:
         raise InputError(f"{folder}: measured for sequences of {sorted(lengths)}; --seq must say which")
-    length = seq or lengths.pop()
-    return Galvatron(folder, seconds, dict(_memory(folder, length)), length)
+    return Galvatron(seconds, dict(_memory(folder, seq or lengths.pop())))
 
 
 def measured(folder: Path, graph: Graph, precision: str) -> Measured:
@@ -79,15 +76,9 @@ def measured(folder: Path, graph: Graph, precision: str) -> Measured:
     for kind, role in roles.items():
         for tp in sorted({tp for _, tp in found.kept}):
             cost = block_cost(graph, graph.blocks[kind].name, groups.classes[kind], tp, item_bytes(graph, precision))
-            shape = cost.shape
-            if shape is not None:
-                samples = tuple(_samples(found, role, tp))
-                blocks.append(
-                    MeasuredBlock(
-                        shape.kind, shape.signature, shape.hidden, shape.heads, shape.seq, tp, shape.parameters, samples
-                    )
-                )
-    return Measured(f"{folder} (Galvatron)", "GPU", tuple(blocks))
+            if cost.shape is not None:
+                blocks.append(MeasuredBlock(replace(cost.shape, tp=tp), tuple(_samples(found, role, tp))))
+    return Measured(f"{folder} (Galvatron)", tuple(blocks))
 
 
 def link_bytes_per_second(folder: Path, devices: int, nodes: int) -> float | None:

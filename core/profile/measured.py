@@ -26,7 +26,7 @@ PARAMETERS = 0.005
 class BlockShape:
     """What tells a block from others. ``kind`` is a word for known ones (``gpt``), ``signature`` a digest of its ops.
 
-    ``parameters`` are those of one device; ``samples`` those that the graph was captured with.
+    ``parameters`` are those of one device.
     """
 
     kind: str
@@ -36,7 +36,6 @@ class BlockShape:
     seq: int
     tp: int
     parameters: int
-    samples: int
 
 
 @dataclass(frozen=True, order=True)
@@ -65,24 +64,18 @@ def interpolate(points: Sequence[tuple[float, float]], at: float) -> float:
 class MeasuredBlock:
     """One block's measurements, by micro-batch in rising order."""
 
-    kind: str
-    signature: str
-    hidden: int
-    heads: int
-    seq: int
-    tp: int
-    parameters: int
+    shape: BlockShape
     samples: tuple[Sample, ...]
 
     def matches(self, shape: BlockShape) -> bool:
         """The same ops on the same shapes, or a block of the same known kind, sizes and number of parameters."""
-        if self.tp != shape.tp:
+        own = self.shape
+        if own.tp != shape.tp:
             return False
-        if self.signature:
-            return self.signature == shape.signature
-        near = abs(self.parameters - shape.parameters) <= PARAMETERS * shape.parameters
-        same = (self.kind, self.hidden, self.heads, self.seq) == (shape.kind, shape.hidden, shape.heads, shape.seq)
-        return same and near
+        if own.signature:
+            return own.signature == shape.signature
+        near = abs(own.parameters - shape.parameters) <= PARAMETERS * shape.parameters
+        return near and (own.kind, own.hidden, own.heads, own.seq) == (shape.kind, shape.hidden, shape.heads, shape.seq)
 
     def covers(self, micro_batch: float) -> bool:
         """Whether a micro-batch lies in the measured range."""
@@ -90,9 +83,8 @@ class MeasuredBlock:
 
     def at(self, micro_batch: float) -> Sample:
         """Interpolated between the neighbours, extrapolated outside."""
-        points = [(s.micro_batch, s) for s in self.samples]
         forward, backward, kept = (
-            interpolate([(x, getattr(s, name)) for x, s in points], micro_batch)
+            interpolate([(s.micro_batch, getattr(s, name)) for s in self.samples], micro_batch)
             for name in ("forward_seconds", "backward_seconds", "kept_bytes")
         )
         return Sample(micro_batch, forward, backward, kept)
@@ -107,7 +99,6 @@ class Measured:
     """
 
     source: str
-    device: str
     blocks: tuple[MeasuredBlock, ...]
     rates: Rates | None = None
     start_forward_seconds: float = 0.0
@@ -126,31 +117,21 @@ class Measured:
             self._found[shape] = next((block for block in self.blocks if block.matches(shape)), None)
         return self._found[shape]
 
-    def seconds(self, shape: BlockShape | None, ratio: float, threads: int, issue: float) -> tuple[float, float] | None:
-        """Forward and backward seconds of ``ratio`` times the graph's samples in a step; None: not measured.
+    def seconds(self, block: MeasuredBlock, micro_batch: float, issue: float) -> tuple[float, float]:
+        """Forward and backward seconds of one of the blocks in a step.
 
         ``issue``: what the host takes to issue the block's forward pass, twice as long backward; that is no start.
         """
-        block = self.find(shape, threads)
-        if block is None or shape is None:
-            return None
-        found = block.at(ratio * shape.samples)
+        found = block.at(micro_batch)
         return (
             _started(found.forward_seconds, self.start_forward_seconds, issue),
             _started(found.backward_seconds, self.start_backward_seconds, 2 * issue),
         )
 
-    def largest(self, shape: BlockShape | None, ratio: float, threads: int) -> float | None:
-        """The largest measured ``ratio``, where the one asked for goes beyond; None: it doesn't, or isn't measured."""
-        block = self.find(shape, threads)
-        if block is None or shape is None or ratio * shape.samples <= block.samples[-1].micro_batch:
-            return None
-        return block.samples[-1].micro_batch / shape.samples
-
-    def kept_bytes(self, shape: BlockShape | None, ratio: float) -> float | None:
+    def kept_bytes(self, shape: BlockShape | None, micro_batch: float) -> float | None:
         """Bytes kept of that many samples; None: not measured. The same on any number of threads."""
         block = self.find(shape, self.threads)
-        return None if block is None or shape is None else block.at(ratio * shape.samples).kept_bytes
+        return None if block is None else block.at(micro_batch).kept_bytes
 
 
 def _started(measured: float, start: float, issue: float) -> float:

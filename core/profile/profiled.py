@@ -43,10 +43,8 @@ def profiled(cluster: Cluster, path: str | Path, precision: str, graph: Graph | 
     device = replace(cluster.device, measured=measured(file, str(path)))
     inside, between = (collective_link(file, crosses, cluster.slowdown) for crosses in (False, True))
     return replace(
-        cluster, device=device,
-        intra_node=cluster.intra_node if inside is None else Link(inside[1], inside[0]),
-        inter_node=cluster.inter_node if between is None else Link(between[1], between[0]),
-    )  # fmt: skip
+        cluster, device=device, intra_node=inside or cluster.intra_node, inter_node=between or cluster.inter_node
+    )
 
 
 def _of_galvatron(cluster: Cluster, folder: Path, precision: str, graph: Graph) -> Cluster:
@@ -54,11 +52,11 @@ def _of_galvatron(cluster: Cluster, folder: Path, precision: str, graph: Graph) 
     if names and not any(f"_{precision}_" in name for name in names):
         raise InputError(f'{folder}: no file of precision "{precision}": {", ".join(sorted(names))}')
     device = replace(cluster.device, measured=galvatron.measured(folder, graph, precision))
-    speed = galvatron.link_bytes_per_second(folder, max(cluster.nodes), 1)
-    wide = galvatron.link_bytes_per_second(folder, max(cluster.nodes), len(cluster.nodes))
-    several = len(cluster.nodes) > 1 and wide is not None
+    largest, count = max(cluster.nodes), len(cluster.nodes)
+    speed = galvatron.link_bytes_per_second(folder, largest, 1)
+    wide = galvatron.link_bytes_per_second(folder, largest, count) if count > 1 else None
     return replace(
         cluster, device=device,
         intra_node=replace(cluster.intra_node, bytes_per_second=speed, efficiency=1.0) if speed else cluster.intra_node,
-        inter_node=Link(wide, cluster.inter_node.latency_seconds) if several and wide else cluster.inter_node,
+        inter_node=Link(wide, cluster.inter_node.latency_seconds) if wide else cluster.inter_node,
     )  # fmt: skip

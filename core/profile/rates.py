@@ -89,4 +89,5 @@ def work_seconds(measured: float, start: float) -> float:
 
 def bandwidth(rows: Sequence[tuple[float, float]]) -> float | None:
     """Bytes a second of the largest of (bytes, seconds); None for no rows."""
-    return max(size / seconds for size, seconds in rows if size == max(rows)[0]) if rows else None
+    largest, _ = max(rows, default=(0.0, 0.0))
+    return max((size / seconds for size, seconds in rows if size == largest), default=None)

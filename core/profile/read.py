@@ -10,9 +10,10 @@ from statistics import median
 
 from pydantic import TypeAdapter
 
+from partita.cluster.model import Link
 from partita.errors import InputError
 from partita.files import parse_json
-from partita.profile.measured import Measured, MeasuredBlock, Sample
+from partita.profile.measured import BlockShape, Measured, MeasuredBlock, Sample
 from partita.profile.rates import Rates, Shaped, bandwidth, work_seconds
 from partita.profile.rows import (
     BlockRow,
@@ -31,9 +32,9 @@ PASSES = ("forward_seconds", "backward_seconds")
 GROWS, ENOUGH = 0.8, 5
 
 
-def read_profile(path: str | Path, peak_flops: float | None = None) -> ProfileFile:
+def read_profile(path: str | Path) -> ProfileFile:
     """The file, if every row can be; InputError with file, row, field and value of each that can't."""
-    return require_rows(parse_profile(path), path, peak_flops)
+    return require_rows(parse_profile(path), path, None)
 
 
 def parse_profile(path: str | Path) -> ProfileFile:
@@ -72,7 +73,7 @@ def measured(file: ProfileFile, source: str) -> Measured:
     forward, backward = (
         0.0 if file.threads else _start(blocks, name, bound) for name, bound in zip(PASSES, least, strict=True)
     )
-    return Measured(f"{source} ({file.device})", file.device, blocks, rates, forward, backward, file.threads)
+    return Measured(f"{source} ({file.device})", blocks, rates, forward, backward, file.threads)
 
 
 def _start(blocks: Sequence[MeasuredBlock], name: str, least: float) -> float:
@@ -90,21 +91,20 @@ def _start(blocks: Sequence[MeasuredBlock], name: str, least: float) -> float:
 
 
 def _blocks(rows: Sequence[BlockRow], source: str) -> tuple[MeasuredBlock, ...]:
-    groups: dict[tuple[str, str, int, int, int, int, int], dict[int, Sample]] = {}
+    groups: dict[BlockShape, dict[int, Sample]] = {}
     for index, row in enumerate(rows):
         forward, backward = _seconds(row.fwd_ms, row.fwd_seconds), _seconds(row.bwd_ms, row.bwd_seconds)
         kept, named = row.activation_bytes, row.signature or (row.hidden and row.seq)
         if forward is None or backward is None or kept is None or row.params is None or not named:
             continue
         sizes = row.hidden or 0, row.heads or 0, row.seq or 0, row.tp, row.params
-        key = (row.block, row.signature, *sizes)
-        samples = groups.setdefault(key, {})
+        samples = groups.setdefault(BlockShape(row.block, row.signature, *sizes), {})
         if row.micro_batch in samples:
             raise InputError(
                 f"{source}: blocks[{index}], micro_batch = {row.micro_batch}: the same block was measured before"
             )
         samples[row.micro_batch] = Sample(row.micro_batch, forward, backward, kept)
-    return tuple(MeasuredBlock(*key, tuple(sorted(samples.values()))) for key, samples in groups.items())
+    return tuple(MeasuredBlock(shape, tuple(sorted(samples.values()))) for shape, samples in groups.items())
 
 
 def _seconds(ms: float | None, seconds: float | None) -> float | None:
@@ -154,10 +154,8 @@ def _rates(file: ProfileFile) -> tuple[Rates | None, tuple[float, float]]:
     return rates, (start, start_backward)
 
 
-def collective_link(
-    file: ProfileFile, crosses_nodes: bool, slowdown: Callable[[float], float]
-) -> tuple[float, float] | None:
-    """(latency seconds, bytes a second) of all-reduces as ``cost.collective`` prices them; None: not measured.
+def collective_link(file: ProfileFile, crosses_nodes: bool, slowdown: Callable[[float], float]) -> Link | None:
+    """The link by which all-reduces, as ``cost.collective`` prices them, take what was measured; None: nothing was.
 
     The largest message says how many bytes a second, the smallest what latency is left. ``slowdown`` is what so many
     processes that share cores take longer, which costs count by themselves.
@@ -177,4 +175,4 @@ def collective_link(
     if seconds(large) > seconds(small):
         per_byte = (seconds(large) - seconds(small)) / (sent(large) - sent(small))
     hops = 2 * ceil(log2(small.devices))
-    return max(0.0, seconds(small) - sent(small) * per_byte) / hops, 1 / per_byte
+    return Link(1 / per_byte, max(0.0, seconds(small) - sent(small) * per_byte) / hops)

@@ -13,6 +13,7 @@ from math import prod
 import numpy as np
 
 from partita.errors import InputError
+from partita.redistribution.chunks import chunk
 from partita.redistribution.layout import Layout
 from partita.redistribution.mesh import Mesh
 
@@ -31,7 +32,7 @@ class ArrayType:
                 f'layout "{self.layout}" has {len(self.layout.dims)} entries, the tensor {list(self.shape)} has '
                 f"{len(self.shape)} dims"
             )
-        for axis in (*(axis for dim in self.layout.dims for axis in dim), *self.layout.partial):
+        for axis in (*self.layout.cutting, *self.layout.partial):
             if axis not in self.mesh.sizes:
                 raise InputError(
                     f'layout "{self.layout}": the mesh has no axis "{axis}"; it has {", ".join(self.mesh.sizes)}'
@@ -46,9 +47,7 @@ class ArrayType:
             start = np.zeros(places, dtype=np.int64)
             stop = np.full(places, size, dtype=np.int64)
             for axis in axes:
-                piece = -((start - stop) // self.mesh.sizes[axis])
-                start = np.minimum(start + self.mesh.coordinates[axis] * piece, stop)
-                stop = np.minimum(start + piece, stop)
+                start, stop = chunk(start, stop, self.mesh.coordinates[axis], self.mesh.sizes[axis])
             found[:, dim, 0], found[:, dim, 1] = start, stop
         return found
 
@@ -60,12 +59,12 @@ class ArrayType:
     @cached_property
     def tiles(self) -> np.ndarray:
         """The number of each place's tile, ``[places]``: equal for replicas, and for the parts of a sum."""
-        return self._index([axis for dim in self.layout.dims for axis in dim])
+        return self._index(self.layout.cutting)
 
     @cached_property
     def parts(self) -> np.ndarray:
         """Which addend of the sum each place holds, ``[places]``; 0 everywhere where there is no sum."""
-        return self._index(list(self.layout.partial))
+        return self._index(self.layout.partial)
 
     @cached_property
     def largest(self) -> int:
@@ -81,7 +80,7 @@ class ArrayType:
     @property
     def replicated(self) -> tuple[str, ...]:
         """The axes along which devices hold the same."""
-        used = {axis for dim in self.layout.dims for axis in dim} | set(self.layout.partial)
+        used = {*self.layout.cutting, *self.layout.partial}
         return tuple(axis for axis in self.mesh.sizes if axis not in used)
 
     def local_shape(self, place: int = 0) -> tuple[int, ...]:
@@ -91,7 +90,7 @@ class ArrayType:
     def with_layout(self, layout: Layout) -> ArrayType:
         return replace(self, layout=layout)
 
-    def _index(self, axes: list[str]) -> np.ndarray:
+    def _index(self, axes: tuple[str, ...]) -> np.ndarray:
         found = np.zeros(len(self.mesh.devices), dtype=np.int64)
         for axis in axes:
             found = found * self.mesh.sizes[axis] + self.mesh.coordinates[axis]

@@ -13,6 +13,7 @@ from math import ceil, log2
 
 import numpy as np
 
+from partita.redistribution.chunks import chunk, pieces_met
 from partita.redistribution.price import latencies
 from partita.redistribution.space import Axes, Space, State
 
@@ -50,7 +51,6 @@ class Estimate:
         # Otherwise a node has devices of the mesh that no axis leads to, and what it holds is no product.
         self.aligned = bool((np.bincount(nodes)[nodes] == self.node_devices).all())
         self._pieces: dict[tuple[int, Axes, bool], tuple[np.ndarray, np.ndarray]] = {}
-        self._starts: dict[tuple[int, Axes], np.ndarray] = {}
         self._common: dict[tuple[int, Axes, Axes], tuple[np.ndarray, ...]] = {}
 
     def needs(self, before: State, after: State) -> Needs:
@@ -129,7 +129,7 @@ class Estimate:
         length wanted; the overlap of the node's intervals with those that it wants; the length of these."""
         start, stop = (ends[0] for ends in self._intervals(dim, two, False))
         own = _overlap(self._intervals(dim, one, False), start, stop)[0]
-        met = np.where(stop > start, self._met(dim, one, start, stop), 0)
+        met = pieces_met(self.space.shape[dim], [self.space.sizes[axis] for axis in one], start, stop)
         wanted = stop - start
         if not self.tiers:
             return own, wanted, met, met, wanted, wanted, wanted
@@ -147,33 +147,11 @@ class Estimate:
             start = np.zeros((1, self.count), np.int64)
             stop = np.full((1, self.count), self.space.shape[dim])
             for axis in axes:
-                piece = -((start - stop) // self.space.sizes[axis])
-                if node and axis in self.inside:
-                    at = np.arange(self.space.sizes[axis])[:, None, None]
-                else:
-                    at = self.coordinates[axis][None, None, :]
-                start, stop = np.minimum(start + at * piece, stop), np.minimum(start + (at + 1) * piece, stop)
-                start, stop = start.reshape(-1, self.count), stop.reshape(-1, self.count)
+                size = self.space.sizes[axis]
+                every = np.arange(size)[:, None, None] if node and axis in self.inside else self.coordinates[axis]
+                start, stop = (ends.reshape(-1, self.count) for ends in chunk(start, stop, every, size))
             self._pieces[key] = start, stop
         return self._pieces[key]
-
-    def _met(self, dim: int, axes: Axes, start: np.ndarray, stop: np.ndarray) -> np.ndarray:
-        """How many pieces of a dim, over all devices, have elements in these intervals that aren't empty."""
-        size = self.space.shape[dim]
-        if size % self.space.size(axes) == 0:
-            piece = max(1, size // self.space.size(axes))
-            return (stop - 1) // piece - start // piece + 1
-        key = dim, axes
-        if key not in self._starts:
-            begin, end = np.zeros(1, np.int64), np.full(1, size)
-            for axis in axes:
-                at = np.arange(self.space.sizes[axis])[:, None]
-                length = -((begin - end) // self.space.sizes[axis])
-                begin, end = np.minimum(begin + at * length, end), np.minimum(begin + (at + 1) * length, end)
-                begin, end = begin.reshape(-1), end.reshape(-1)
-            self._starts[key] = np.unique(begin[end > begin])
-        starts = self._starts[key]
-        return np.searchsorted(starts, stop, "left") - np.searchsorted(starts, start, "right") + 1
 
 
 def _rounds(needs: Needs) -> int:

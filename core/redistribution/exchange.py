@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 
 from partita.redistribution.steps import LOCAL, Step
-from partita.redistribution.view import Box
+from partita.redistribution.view import Box, intersection
 
 
 @dataclass(frozen=True)
@@ -61,17 +61,12 @@ class Exchange:
         place = self.before.mesh.place[device]
         if self.step.op not in ("direct", "all-permute"):
             # Whether its taker adds it up is the taker's business.
-            boxes = {other: self.after.boxes[self.after.mesh.place[other]] for other in self._group(device)}
+            group = self.before.mesh.group_of(device, self.step.axes)
+            boxes = {other: self.after.boxes[self.after.mesh.place[other]] for other in group}
             return [Copy(device, other, box) for other, wanted in boxes.items() if other != device
                     and (box := _both(self.before.boxes[place], wanted)) is not None]  # fmt: skip
         shared = self._shared(int(self.before.tiles[place]), int(self.before.parts[place]))
         return [copy for copy in shared if copy.source == device]
-
-    def _group(self, device: int) -> list[int]:
-        place = self.before.mesh.place[device]
-        groups = self.before.mesh.groups(self.step.axes)
-        (row,) = np.flatnonzero((groups == place).any(axis=1))
-        return [self.before.mesh.devices[other] for other in groups[row]]
 
     def _taken_in_group(self, device: int) -> list[Copy]:
         place = self.after.mesh.place[device]
@@ -81,7 +76,7 @@ class Exchange:
             return self._kept(device)
         adds = self.step.op in ("all-reduce", "reduce-scatter")
         found: list[Copy] = []
-        for other in self._group(device):
+        for other in self.before.mesh.group_of(device, self.step.axes):
             box = _both(self.before.boxes[self.before.mesh.place[other]], self.after.boxes[place])
             if box is not None:
                 found.append(Copy(other, device, box, adds and bool(found)))
@@ -176,6 +171,4 @@ def _meets(boxes: np.ndarray, box: np.ndarray) -> np.ndarray:
 
 
 def _both(one: np.ndarray, other: np.ndarray) -> Box | None:
-    start = np.maximum(one[:, 0], other[:, 0]).tolist()
-    stop = np.minimum(one[:, 1], other[:, 1]).tolist()
-    return tuple(zip(start, stop, strict=True)) if all(a < b for a, b in zip(start, stop, strict=True)) else None
+    return intersection(one.tolist(), other.tolist())

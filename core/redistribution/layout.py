@@ -1,4 +1,4 @@
-"""A layout: how one tensor lies on a mesh, and which part of it each device holds.
+"""A layout: how one tensor lies on a mesh. Which part of it each device holds, its ``ArrayType`` says.
 
 Written one entry a tensor dim, mesh axes joined by ``.`` major first, ``-`` for a dim that isn't sharded, axes of
 partial sums after ``+``: ``x.y,-`` or ``-,-+x``. An axis that isn't named holds replicas. A dim that an axis doesn't
@@ -8,7 +8,6 @@ divide is cut as ``torch.chunk`` does it: pieces of ceil(n/k), the last ones sho
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from partita.errors import InputError
@@ -24,10 +23,15 @@ class Layout:
     partial: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        axes = [axis for dim in self.dims for axis in dim] + list(self.partial)
+        axes = (*self.cutting, *self.partial)
         twice = sorted({axis for axis in axes if axes.count(axis) > 1})
         if twice:
             raise InputError(f'layout "{self}": the mesh axis "{twice[0]}" occurs twice; an axis cuts one dim, once')
+
+    @property
+    def cutting(self) -> tuple[str, ...]:
+        """The axes that cut a dim, dim after dim."""
+        return tuple(axis for dim in self.dims for axis in dim)
 
     @classmethod
     def parse(cls, text: str) -> Layout:
@@ -49,30 +53,3 @@ class Layout:
     def __str__(self) -> str:
         dims = ",".join(".".join(dim) or "-" for dim in self.dims)
         return dims + (f"+{'.'.join(self.partial)}" if self.partial else "")
-
-    def intervals(
-        self, shape: tuple[int, ...], mesh: Mapping[str, int], place: Mapping[str, int]
-    ) -> tuple[Interval, ...]:
-        """The half-open interval of each dim that the device at ``place`` (axis to coordinate) holds.
-
-        InputError where the tensor has another number of dims, or an axis isn't one of the mesh.
-        """
-        if len(shape) != len(self.dims):
-            raise InputError(
-                f'layout "{self}" has {len(self.dims)} entries, the tensor {list(shape)} has {len(shape)} dims'
-            )
-        found = []
-        for size, axes in zip(shape, self.dims, strict=True):
-            start, stop = 0, size
-            for axis in axes:
-                if axis not in mesh:
-                    raise InputError(f'layout "{self}": the mesh has no axis "{axis}"; it has {", ".join(mesh)}')
-                piece = -(-(stop - start) // mesh[axis])
-                begin = min(start + place[axis] * piece, stop)
-                start, stop = begin, min(begin + piece, stop)
-            found.append((start, stop))
-        return tuple(found)
-
-    def local_shape(self, shape: tuple[int, ...], mesh: Mapping[str, int], place: Mapping[str, int]) -> tuple[int, ...]:
-        """The shape of the part that the device at ``place`` holds."""
-        return tuple(stop - start for start, stop in self.intervals(shape, mesh, place))

@@ -93,6 +93,12 @@ class Mesh:
         grid = np.arange(prod(sizes)).reshape(sizes).transpose(*outside, *inside)
         return grid.reshape(-1, self.size(axes))
 
+    def group_of(self, device: int, axes: Sequence[str]) -> list[int]:
+        """The devices of a device's group along these axes, in the order of ``groups``."""
+        groups = self.groups(axes)
+        row = (groups == self.place[device]).any(axis=1).argmax()
+        return [self.devices[place] for place in groups[row]]
+
     def split(self, axis: str, factors: Sequence[int]) -> Mesh:
         """The same devices with an axis divided into several, ``x[0]`` outermost; the factors multiply to its size."""
         assert prod(factors) == self.sizes[axis], (axis, factors)

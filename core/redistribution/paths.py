@@ -21,7 +21,7 @@ from typing import Literal
 from partita.redistribution.array_type import ArrayType
 from partita.redistribution.estimate import Estimate
 from partita.redistribution.price import Network, load
-from partita.redistribution.space import Move, Space, State
+from partita.redistribution.space import Axes, Move, Space, State, put
 from partita.redistribution.steps import LOCAL, Op, Step, direct
 
 Objective = Literal["bytes", "time"]
@@ -135,7 +135,7 @@ class Search:
         """Completes sums, gathers each dim up to where it differs, and slices: always a way, if memory suffices."""
         space, state, way = self.here, self.start, list[Move]()
 
-        def take(op: Op, after: State, axes: tuple[int, ...], dim: int = 0) -> None:
+        def take(op: Op, after: State, axes: Axes, dim: int = 0) -> None:
             nonlocal state
             way.append(space.move(op, state, after, axes, dim))
             state = after
@@ -146,13 +146,13 @@ class Search:
         for dim, (have, want) in enumerate(zip(state[0], dims, strict=True)):
             same = _same(have, want)
             if have[same:]:
-                take("all-gather", (_put(state[0], dim, have[:same]), state[1]), have[same:], dim)
+                take("all-gather", (put(state[0], dim, have[:same]), state[1]), have[same:], dim)
         for axis in sums:
             if axis not in state[1]:
                 take("mask", (state[0], tuple(sorted((*state[1], axis)))), (axis,))
         for dim, want in enumerate(dims):
             for axis in want[len(state[0][dim]) :]:
-                take("slice", (_put(state[0], dim, (*state[0][dim], axis)), state[1]), (axis,), dim)
+                take("slice", (put(state[0], dim, (*state[0][dim], axis)), state[1]), (axis,), dim)
         if all(move.op in space.allowed and space.local(move.after) <= space.memory for move in way):
             self._take(self.cost_of(way), way)
 
@@ -161,13 +161,9 @@ class Search:
         if self.estimate is None or self.end[1]:
             return NONE
         if state not in self.leasts:
-            self.leasts[state] = self._needed(state)
+            elements, seconds = self.estimate.collectives(state, self.end)
+            self.leasts[state] = self.cost(elements, seconds, int(elements > 0))
         return self.leasts[state]
-
-    def _needed(self, state: State) -> Cost:
-        assert self.estimate is not None
-        elements, seconds = self.estimate.collectives(state, self.end)
-        return self.cost(elements, seconds, int(elements > 0))
 
     def _alone(self, hasty: bool = False) -> bool:
         """Collectives alone; whether it came to an end. ``hasty``: first what has the fewest axes in wrong places,
@@ -307,11 +303,9 @@ class Search:
             array, target = self.here.kind(one), self.there.kind(two)
             tiers = len(set(self.network.node_of)) > 1
             found = []
-            for nodes in (
-                (None, self.network.node_of)
-                if tiers and self.objective == "bytes"
-                else ((self.network.node_of,) if tiers else (None,))
-            ):
+            from_all = [None] if not tiers or self.objective == "bytes" else []
+            from_own_node = [self.network.node_of] if tiers else []
+            for nodes in (*from_all, *from_own_node):
                 step = direct(array, target, nodes)
                 if step.op in self.here.allowed:
                     price = load(step, self.item_bytes, self.network)
@@ -321,7 +315,7 @@ class Search:
         return self.directs[one, two]
 
 
-def _same(have: tuple[int, ...], want: tuple[int, ...]) -> int:
+def _same(have: Axes, want: Axes) -> int:
     """How many axes they begin with alike."""
     both = zip(have, want, strict=False)
     return next((index for index, (a, b) in enumerate(both) if a != b), min(len(have), len(want)))
@@ -329,7 +323,3 @@ def _same(have: tuple[int, ...], want: tuple[int, ...]) -> int:
 
 def _sum(one: Cost, two: Cost) -> Cost:
     return one[0] + two[0], one[1] + two[1], one[2] + two[2]
-
-
-def _put(dims: tuple[tuple[int, ...], ...], dim: int, axes: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    return (*dims[:dim], axes, *dims[dim + 1 :])

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from partita.cluster.model import Cluster
 from partita.hooks import plugins
 from partita.redistribution.answer import Priced
 from partita.redistribution.array_type import ArrayType
 from partita.redistribution.layout import Layout
-from partita.redistribution.price import Network, load, priced
+from partita.redistribution.price import Network, priced
 from partita.redistribution.steps import Step, all_gather, all_reduce, direct, mask, slice_
 
 
@@ -37,18 +35,9 @@ def peers(source: ArrayType, target: ArrayType, item_bytes: int, cluster: Cluste
 
 
 def _peer(name: str, steps: tuple[Step, ...], ends_bytes: int, item_bytes: int, network: Network) -> Peer:
-    loads = [load(step, item_bytes, network) for step in steps]
-    prices = tuple(priced(step, found, item_bytes) for step, found in zip(steps, loads, strict=True))
-    # The device that sends most over all steps need not be that of any one step: of each device, then the most.
-    moved = np.zeros((2, len(network.node_of)), np.int64)
-    for found in loads:
-        moved += [found.sent, found.received]
-    return Peer(
-        name, prices,
-        bytes_per_device=int(moved.max()) * item_bytes,
-        peak_bytes=max([ends_bytes, *(price.local_bytes for price in prices)]),
-        seconds=sum(price.seconds for price in prices),
-    )  # fmt: skip
+    prices, bytes_per_device = priced(steps, item_bytes, network)
+    peak_bytes = max([ends_bytes, *(price.local_bytes for price in prices)])
+    return Peer(name, prices, bytes_per_device, peak_bytes, sum(price.seconds for price in prices))
 
 
 def gather_then_slice(source: ArrayType, target: ArrayType) -> tuple[Step, ...]:

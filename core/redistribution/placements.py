@@ -48,13 +48,21 @@ def read_placements(text: str, mesh: Mesh, dims: int) -> Layout:
 
 def as_placements(layout: Layout, mesh: Mesh) -> str:
     """The layout as torch prints it, one entry a mesh axis: ``S(0)``, ``_S(0, 2)``, ``R``, ``P(sum)``."""
+    found = dict.fromkeys(mesh.sizes, "R") | dict.fromkeys(layout.partial, "P(sum)")
+    for axis, (dim, pieces) in shards(layout, mesh).items():
+        found[axis] = f"S({dim})" if pieces == 1 else f"_S({dim}, {pieces})"
+    return ",".join(found.values())
+
+
+def shards(layout: Layout, mesh: Mesh) -> dict[str, tuple[int, int]]:
+    """Of each axis that cuts, the dim, and how many pieces later axes of the mesh have made of it before."""
     order = list(mesh.sizes)
-    found = dict.fromkeys(order, "R") | dict.fromkeys(layout.partial, "P(sum)")
+    found = {}
     for dim, axes in enumerate(layout.dims):
         for index, axis in enumerate(axes):
-            pieces = prod(mesh.sizes[other] for other in axes[:index] if order.index(other) > order.index(axis))
-            found[axis] = f"S({dim})" if pieces == 1 else f"_S({dim}, {pieces})"
-    return ",".join(found.values())
+            later = [other for other in axes[:index] if order.index(other) > order.index(axis)]
+            found[axis] = dim, mesh.size(later)
+    return found
 
 
 def _dim(text: str, entry: str, dim: int, dims: int) -> int:

@@ -16,6 +16,7 @@ sends each of them a part.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -31,8 +32,14 @@ from partita.cost.collective import (
 )
 from partita.redistribution.answer import Priced
 from partita.redistribution.array_type import ArrayType
+from partita.redistribution.chunks import pieces_met
 from partita.redistribution.mesh import Mesh
-from partita.redistribution.steps import LOCAL, Step
+from partita.redistribution.steps import LOCAL, Op, Step
+
+_SECONDS: dict[Op, Callable[[float, int, Link], float]] = {
+    "all-gather": all_gather_seconds, "all-to-all": all_to_all_seconds, "all-reduce": all_reduce_seconds,
+    "reduce-scatter": reduce_scatter_seconds,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -80,12 +87,18 @@ class Load:
     seconds: float
 
 
-def priced(step: Step, load: Load, item_bytes: int) -> Priced:
-    """The step with its price."""
-    return Priced(
-        step, int(load.sent.max(initial=0)) * item_bytes, int(load.received.max(initial=0)) * item_bytes,
-        load.seconds, step.after.largest * item_bytes,
-    )  # fmt: skip
+def priced(steps: Sequence[Step], item_bytes: int, network: Network) -> tuple[tuple[Priced, ...], int]:
+    """The steps with their prices, and the bytes of the device that sends or receives most in all of them together."""
+    sent = received = np.zeros(len(network.node_of), np.int64)
+    found = []
+    for step in steps:
+        one = load(step, item_bytes, network)
+        sent, received = sent + one.sent, received + one.received
+        found.append(Priced(
+            step, int(one.sent.max(initial=0)) * item_bytes, int(one.received.max(initial=0)) * item_bytes,
+            one.seconds, step.after.largest * item_bytes,
+        ))  # fmt: skip
+    return tuple(found), int(max(sent.max(), received.max())) * item_bytes
 
 
 def load(step: Step, item_bytes: int, network: Network) -> Load:
@@ -122,16 +135,23 @@ def _seconds(step: Step, item_bytes: int, network: Network, receivers: np.ndarra
     group = step.group_size
     if step.op == "all-permute":
         crosses = bool((network.nodes[_givers(step)] != network.nodes[np.asarray(step.after.mesh.devices)]).any())
-        return point_to_point_seconds(step.after.largest * item_bytes if len(receivers) else 0, network.link(crosses))
-    link = network.link(network.crosses(step.before.mesh, step.axes))
-    if step.op == "all-gather":
-        return all_gather_seconds(step.before.largest * group * item_bytes, group, link)
-    if step.op == "reduce-scatter":
-        return reduce_scatter_seconds(step.after.largest * group * item_bytes, group, link)
-    if step.op == "all-reduce":
-        return all_reduce_seconds(step.before.largest * item_bytes, group, link)
-    block = int(np.minimum(step.before.local_shape(), step.after.local_shape()).prod())
-    return all_to_all_seconds(block * group * item_bytes, group, link)
+        size = step.after.largest if len(receivers) else 0
+    else:
+        crosses = network.crosses(step.before.mesh, step.axes)
+        if step.op == "all-gather":
+            size = step.before.largest * group
+        elif step.op == "reduce-scatter":
+            size = step.after.largest * group
+        elif step.op == "all-reduce":
+            size = step.before.largest
+        else:
+            size = int(np.minimum(step.before.local_shape(), step.after.local_shape()).prod()) * group
+    return op_seconds(step.op, size * item_bytes, group, network.link(crosses))
+
+
+def op_seconds(op: Op, size_bytes: int, group: int, link: Link) -> float:
+    """Of a collective, or of the one message of a permutation; ``size_bytes`` is what ``cost.collective`` says."""
+    return point_to_point_seconds(size_bytes, link) if op == "all-permute" else _SECONDS[op](size_bytes, group, link)
 
 
 def _givers(step: Step) -> np.ndarray:
@@ -159,7 +179,7 @@ def held(before: ArrayType, devices: tuple[int, ...]) -> np.ndarray:
 def keys(kind: ArrayType) -> tuple[np.ndarray, int]:
     """The number of what each place holds, tile and part of a sum together, and how many there are."""
     parts = kind.mesh.size(kind.layout.partial)
-    tiles = kind.mesh.size([axis for dim in kind.layout.dims for axis in dim])
+    tiles = kind.mesh.size(kind.layout.cutting)
     return kind.tiles * parts + kind.parts, tiles * parts
 
 
@@ -237,15 +257,7 @@ def _met(one: ArrayType, other: ArrayType) -> np.ndarray:
     """How many tiles of the other each place of the first has elements in common with."""
     found = np.ones(len(one.mesh.devices), np.int64)
     for dim, (size, axes) in enumerate(zip(other.shape, other.layout.dims, strict=True)):
-        a, b = one.boxes[:, dim, 0], one.boxes[:, dim, 1]
-        if size % other.mesh.size(axes) == 0:
-            piece = max(1, size // other.mesh.size(axes))
-            met = (b - 1) // piece - a // piece + 1
-        else:
-            boxes = other.boxes[:, dim]
-            starts = np.unique(boxes[boxes[:, 1] > boxes[:, 0], 0])
-            met = np.searchsorted(starts, b, "left") - np.searchsorted(starts, a, "right") + 1
-        found *= np.where(b > a, met, 0)
+        found *= pieces_met(size, [other.mesh.sizes[axis] for axis in axes], one.boxes[:, dim, 0], one.boxes[:, dim, 1])
     return found
 
 

@@ -4,22 +4,19 @@ answer. The search is in ``paths``."""
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from functools import lru_cache
 from math import prod
 
-import numpy as np
-
 from partita.cluster.model import Cluster
-from partita.cluster.presets import load_preset
+from partita.cluster.parse import parse_cluster
 from partita.errors import Infeasible, InputError
-from partita.redistribution.answer import Priced, Redistribution
+from partita.redistribution.answer import Redistribution
 from partita.redistribution.array_type import ArrayType
 from partita.redistribution.bound import lower_bound
 from partita.redistribution.paths import Objective, Search
-from partita.redistribution.price import Network, load, priced
+from partita.redistribution.price import Network, priced
 from partita.redistribution.split import divided_ends, joined, plain
-from partita.redistribution.steps import LOCAL, Op, Step
+from partita.redistribution.steps import LOCAL, Op
 
 ALL: frozenset[Op] = frozenset(
     (*LOCAL, "all-gather", "all-to-all", "all-permute", "all-reduce", "reduce-scatter", "direct")
@@ -51,14 +48,12 @@ def redistribution(
         raise InputError(f"an array of shape {list(source.shape)} can't become one of shape {list(target.shape)}")
     devices = max(*source.mesh.devices, *target.mesh.devices) + 1
     if cluster is None:
-        preset = load_preset("h100-80gb")
-        cluster = Cluster("one node", (devices,), preset.device(), preset.intra_node.link(), preset.inter_node.link())
+        cluster = parse_cluster("1xh100-80gb").resized(devices)
     if devices > cluster.devices:
         raise InputError(
             f'device {devices - 1} is named; cluster "{cluster.name}" has {cluster.devices} devices, from 0 on'
         )
-    ends = max(source.largest, target.largest) * item_bytes
-    if memory_bytes is not None and memory_bytes < ends:
+    if memory_bytes is not None and memory_bytes < (ends := max(source.largest, target.largest) * item_bytes):
         raise Infeasible(f"{memory_bytes:,} bytes of memory are too few: source or target alone are {ends:,} a device")
     network = Network.of(cluster)
     return _searched(source, target, item_bytes, network, objective, memory_bytes, seconds_limit, allowed, whole_axes)
@@ -98,21 +93,10 @@ def _searched(
         memory *= 2
     optimal = searches[-1].proven or all(search.complete for search in searches)
     considered = sum(search.considered for search in searches)
-    prices, bytes_per_device = _priced(joined(best.steps), item_bytes, network)
+    prices, bytes_per_device = priced(joined(best.steps), item_bytes, network)
     peak = max([ends * item_bytes, *(price.local_bytes for price in prices)])
     return Redistribution(
         source, target, item_bytes, prices, bytes_per_device, bound * item_bytes, peak,
         memory_bytes or (ends * item_bytes if memory == ends else peak),
         sum(price.seconds for price in prices), optimal, considered,
     )  # fmt: skip
-
-
-def _priced(steps: Sequence[Step], item_bytes: int, network: Network) -> tuple[tuple[Priced, ...], int]:
-    """The steps with their prices, and the bytes of the device that sends or receives most in all of them."""
-    sent = received = np.zeros(len(network.node_of), np.int64)
-    prices = []
-    for step in steps:
-        found = load(step, item_bytes, network)
-        sent, received = sent + found.sent, received + found.received
-        prices.append(priced(step, found, item_bytes))
-    return tuple(prices), int(max(sent.max(), received.max())) * item_bytes

@@ -6,31 +6,19 @@ Prices here are those of ``price``, for the largest part of each group.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from partita.cluster.model import Link
-from partita.cost.collective import (
-    all_gather_seconds,
-    all_reduce_seconds,
-    all_to_all_seconds,
-    point_to_point_seconds,
-    reduce_scatter_seconds,
-)
 from partita.redistribution import steps
 from partita.redistribution.array_type import ArrayType
 from partita.redistribution.layout import Layout
 from partita.redistribution.mesh import Mesh
-from partita.redistribution.price import Network
+from partita.redistribution.price import Network, op_seconds
 from partita.redistribution.steps import Op, Step
 
 Axes = tuple[int, ...]
 State = tuple[tuple[Axes, ...], Axes]
-SECONDS: dict[Op, Callable[[float, int, Link], float]] = {
-    "all-gather": all_gather_seconds, "all-to-all": all_to_all_seconds, "all-reduce": all_reduce_seconds,
-    "reduce-scatter": reduce_scatter_seconds,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -128,11 +116,7 @@ class Space:
             return 0.0
         key = op, size, group, any(self.crossing[axis] for axis in axes)
         if key not in self._seconds:
-            link = self.network.link(key[3])
-            if op == "all-permute":
-                self._seconds[key] = point_to_point_seconds(size * self.item_bytes, link)
-            else:
-                self._seconds[key] = SECONDS[op](size * self.item_bytes, group, link)
+            self._seconds[key] = op_seconds(op, size * self.item_bytes, group, self.network.link(key[3]))
         return self._seconds[key]
 
     def moves(self, state: State, sums: Axes, slices: bool) -> Iterator[Move]:
@@ -148,19 +132,19 @@ class Space:
         for dim, axes in enumerate(dims):
             if slices and "slice" in allowed:
                 for axis in free:
-                    yield self.move("slice", state, (_put(dims, dim, (*axes, axis)), partial), (axis,), dim)
+                    yield self.move("slice", state, (put(dims, dim, (*axes, axis)), partial), (axis,), dim)
             for count in range(1, len(axes) + 1):
                 last, rest = axes[-count:], axes[:-count]
                 if "all-gather" in allowed:
-                    yield self.move("all-gather", state, (_put(dims, dim, rest), partial), last, dim)
+                    yield self.move("all-gather", state, (put(dims, dim, rest), partial), last, dim)
                 yield from self._exchanged(state, dim, last, rest)
             for some in self._added(partial, dims, sums):
                 if "reduce-scatter" in allowed:
                     left = tuple(axis for axis in partial if axis not in some)
-                    after = (_put(dims, dim, (*axes, *some)), left)
+                    after = (put(dims, dim, (*axes, *some)), left)
                     yield self.move("reduce-scatter", state, after, some, dim)
             if "pad" in allowed and axes and axes[-1] in sums:
-                after = (_put(dims, dim, axes[:-1]), tuple(sorted((*partial, axes[-1]))))
+                after = (put(dims, dim, axes[:-1]), tuple(sorted((*partial, axes[-1]))))
                 yield self.move("pad", state, after, axes[-1:], dim)
         if "all-reduce" in allowed:
             for some in self._added(partial, dims, sums):
@@ -178,7 +162,7 @@ class Space:
             return
         for to_dim, there in enumerate(state[0]):
             if to_dim != dim:
-                after = (_put(_put(state[0], dim, rest), to_dim, (*there, *last)), state[1])
+                after = (put(put(state[0], dim, rest), to_dim, (*there, *last)), state[1])
                 yield self.move("all-to-all", state, after, last, dim, to_dim)
 
     def _added(self, partial: Axes, dims: tuple[Axes, ...], sums: Axes) -> list[Axes]:
@@ -225,13 +209,13 @@ class Space:
         dims, partial = state
         for axis in self.replicated(state) if "all-gather" in self.allowed else ():
             for dim, axes in enumerate(dims):
-                yield self.move("all-gather", (_put(dims, dim, (*axes, axis)), partial), state, (axis,), dim)
+                yield self.move("all-gather", (put(dims, dim, (*axes, axis)), partial), state, (axis,), dim)
         for axis in partial:
             left = tuple(other for other in partial if other != axis)
             if "mask" in self.allowed:
                 yield self.move("mask", (dims, left), state, (axis,))
             for dim, axes in enumerate(dims) if "pad" in self.allowed else ():
-                yield self.move("pad", (_put(dims, dim, (*axes, axis)), left), state, (axis,), dim)
+                yield self.move("pad", (put(dims, dim, (*axes, axis)), left), state, (axis,), dim)
 
     def unexchanged(self, state: State) -> Iterator[Move]:
         """The all-to-alls that end in a layout."""
@@ -243,5 +227,6 @@ class Space:
                         yield self.move("all-to-all", before, state, axes[-count:], move.to_dim, dim)
 
 
-def _put(dims: tuple[Axes, ...], dim: int, axes: Axes) -> tuple[Axes, ...]:
+def put(dims: tuple[Axes, ...], dim: int, axes: Axes) -> tuple[Axes, ...]:
+    """The dims with other axes in one of them."""
     return (*dims[:dim], axes, *dims[dim + 1 :])

@@ -33,7 +33,7 @@ def read_layout(text: str, mesh: Mesh, dims: int) -> Layout:
         layout = read_placements(text, mesh, dims)
     else:
         layout = Layout.parse(text)
-    for axis in (*(axis for axes in layout.dims for axis in axes), *layout.partial):
+    for axis in (*layout.cutting, *layout.partial):
         if axis not in mesh.sizes:
             raise InputError(f'layout "{text}": the mesh "{mesh}" has no axis "{axis}".{nearest(axis, mesh.sizes)}')
     if len(layout.dims) != dims:

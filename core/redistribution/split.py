@@ -96,9 +96,8 @@ def _on_one(source: ArrayType, target: ArrayType) -> tuple[ArrayType, ArrayType]
                     return source, target
                 kind = divided(kind, axis, factors)
         found.append(kind)
-    names = {name: f"d{index}" for index, (name, _) in enumerate(found[1].mesh.axes)}
     assert [size for _, size in found[0].mesh.axes] == [size for _, size in found[1].mesh.axes]
-    names = dict(zip(names, (name for name, _ in found[0].mesh.axes), strict=True))
+    names = dict(zip(found[1].mesh.sizes, found[0].mesh.sizes, strict=True))
     layout = Layout(
         tuple(tuple(names[axis] for axis in dim) for dim in found[1].layout.dims),
         tuple(names[axis] for axis in found[1].layout.partial),

@@ -2,18 +2,16 @@
 
 Its *mask* is an index map, one half-open interval a dim, and a value map: the k-th of n partial sums (n = 1: the value
 itself). Equal masks are replicas. What lives here is the mask and the algebra of boxes; who sends what to whom is in
-``materialise``.
+``exchange``.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from partita.errors import PlanError
-from partita.redistribution.layout import Interval, Layout
+from partita.redistribution.layout import Interval
 
 Box = tuple[Interval, ...]
 
@@ -38,11 +36,6 @@ class View:
         if not 0 <= self.k < self.n:
             raise PlanError(f"a view is part {self.k} of {self.n}; the parts of {self.n} are 0 … {self.n - 1}")
 
-    @classmethod
-    def whole(cls, shape: Sequence[int]) -> View:
-        """All of a tensor."""
-        return cls(tuple((0, size) for size in shape))
-
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(stop - start for start, stop in self.intervals)
@@ -57,29 +50,12 @@ class View:
             (self.k, self.n) == (other.k, other.n) and intersection(self.intervals, other.intervals) == other.intervals
         )
 
-    def overlaps(self, other: View) -> bool:
-        """Whether they have elements in common, whatever their value maps."""
-        return intersection(self.intervals, other.intervals) is not None
-
     def local(self, box: Box) -> Box:
         """A box of the tensor as indices of the array that holds this view."""
         return tuple((a - start, b - start) for (a, b), (start, _) in zip(box, self.intervals, strict=True))
 
     def __str__(self) -> str:
         return said(self.intervals) + (f", part {self.k} of {self.n}" if self.n > 1 else "")
-
-
-def layout_views(layout: Layout, shape: Sequence[int], mesh: Mapping[str, int]) -> list[View]:
-    """What each device of a mesh has of a tensor, devices row-major. InputError as of ``Layout.intervals``."""
-    n = prod(mesh[axis] for axis in layout.partial)
-    found = []
-    for point in itertools.product(*(range(size) for size in mesh.values())):
-        place = dict(zip(mesh, point, strict=True))
-        k = 0
-        for axis in layout.partial:
-            k = k * mesh[axis] + place[axis]
-        found.append(View(layout.intervals(tuple(shape), mesh, place), k, n))
-    return found
 
 
 def said(box: Box) -> str:

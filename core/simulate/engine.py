@@ -94,7 +94,6 @@ class _Clock:
         fabric: Fabric,
     ):
         self.seconds, self.size_bytes, self.fabric = seconds, size_bytes, fabric
-        self.sizes: dict[tuple[object, ...], float] = {}
         self.sharing = Sharing(fabric.bytes_per_second)
         self.streams: dict[tuple[int, int, bool], _Stream] = {}
         # (seconds, number of the event, its version, what ends): the number keeps the order among equal times.
@@ -217,13 +216,8 @@ class _Clock:
                 f'device {source} sends "{gone}" where device {target} receives "{wanted}": '
                 "between two devices both sides must keep one order"
             )
-        transfer = send.transfer
-        key = transfer.sized_by
-        size = self.sizes.get(key)
-        if size is None:
-            size = self.sizes[key] = self.size_bytes(transfer)
         stream.busy = True
-        message = Message((source, sender), (target, receiver), size, stream.route)
+        message = Message((source, sender), (target, receiver), self.size_bytes(send.transfer), stream.route)
         self.devices[source].starts[sender] = self.devices[target].starts[receiver] = now
         for changed in self.sharing.start(message, now):
             self._push(changed.ends, changed.version, changed)

@@ -83,7 +83,6 @@ def _changes(
     queue: Sequence[Task], timing: Timing, memory: Sequence[MemoryBytes], size_bytes: Callable[[Transfer], float]
 ) -> Iterator[tuple[float, int, int, int]]:
     """(seconds, activations, temporary, buffers) of every change, task after task."""
-    sizes: dict[tuple[object, ...], int] = {}
     # Names that are in a buffer where the walk stands. A value that a forward turn took in is an activation.
     buffered: dict[str, int] = {}
     # By name and stage that reads it: what goes in parts is as large as all of them.
@@ -94,10 +93,7 @@ def _changes(
     phases = {(task.kind, task.stage) for task in queue}
 
     def size(transfer: Transfer) -> int:
-        key = transfer.sized_by
-        if key not in sizes:
-            sizes[key] = ceil(size_bytes(transfer))
-        return sizes[key]
+        return ceil(size_bytes(transfer))
 
     def put(names: Iterable[str]) -> int:
         added = {name: max((sum(map(size, of)) for of in sent.get(name, {}).values()), default=0) for name in names}

@@ -99,15 +99,6 @@ class Simulation:
             for device, queue in self.program.queues.items()
         }
 
-    @cached_property
-    def _sizes(self) -> dict[tuple[object, ...], float]:
-        found: dict[tuple[object, ...], float] = {}
-        for queue in self.program.queues.values():
-            for task in queue:
-                if task.transfer is not None and (key := task.transfer.sized_by) not in found:
-                    found[key] = self.costs.size_bytes(task.transfer)
-        return found
-
     def _use(self, device: int) -> Use:
         costs, counts = self.costs, self._counts[device]
         busy = fsum(count * costs.seconds[key] for key, count in counts.items())
@@ -117,7 +108,7 @@ class Simulation:
             if task.kind == "send":
                 assert task.transfer is not None
                 sending += end - start
-                sent += self._sizes[task.transfer.sized_by]
+                sent += costs.size_bytes(task.transfer)
         return Use(
             compute_seconds=busy - collective,
             collective_seconds=collective,

@@ -70,10 +70,9 @@ def aligned(graph: Graph, like: Graph) -> Graph:
 
 def require_alike(graphs: Sequence[Graph]) -> None:
     """PlanError, by name, where one of them has other blocks, parameters or values between blocks than the first."""
-    first = graphs[0]
-    for other in graphs[1:]:
-        if other is first:
-            continue
+    # Stages of equal samples have one and the same.
+    first, *others = {id(graph): graph for graph in graphs}.values()
+    for other in others:
         for what, ours, theirs in (
             ("block", [block.name for block in first.blocks], [block.name for block in other.blocks]),
             ("parameter", _parameters(first), _parameters(other)),

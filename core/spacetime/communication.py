@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
-from partita.spacetime.program import TURNS, Place, Program, Task
+from partita.spacetime.program import TURNS, Place, Program, Task, Transfer
+
+Peers = Mapping[int, Sequence[int]]
 
 
 class Meshes:
@@ -23,6 +25,8 @@ class Meshes:
         self._widths: dict[int, int] = {}
         # Asked for every task, and the same for each micro-batch.
         self._readers: dict[tuple[int, int, int], tuple[int, ...]] = {}
+        # Asked for every device and parameter.
+        self._shared: dict[tuple[int, int, int], tuple[Peers, Peers]] = {}
 
     def stages(self, device: int) -> list[int]:
         """The stages that a device serves."""
@@ -56,22 +60,29 @@ class Meshes:
         """How many data-parallel copies a stage has."""
         return len(self.devices_of[stage]) // len(self.copy(stage, 0))
 
-    def shared(self, source: int, target: int, owner: int) -> tuple[tuple[int, int], ...]:
-        """Who sends a parameter that two stages share, or its gradient: (device of ``source``, device of ``target``).
+    def shared(self, edge: Transfer) -> tuple[Peers, Peers]:
+        """Who sends a parameter that two stages share, or its gradient: by sender those who get it, and the converse.
 
-        Each copy of the other stage belongs to one of the ``owner``'s. There each device gets what one of the sending
+        Each copy of the other stage belongs to one of the owner's. There each device gets what one of the sending
         copy has: the same part, at the same place, or all of it where the copies are of unlike width. A device that is
         in both stages has one parameter: nothing is sent.
         """
-        other = target if source == owner else source
-        found = []
-        for data in range(self.copies(other)):
-            ours = self.copy(owner, data * self.copies(owner) // self.copies(other))
-            theirs = self.copy(other, data)
-            sending, getting = (ours, theirs) if source == owner else (theirs, ours)
-            found += [(sending[at % len(sending)], device) for at, device in enumerate(getting)]
-        both = {*self.devices_of[source]} & {*self.devices_of[target]}
-        return tuple(pair for pair in found if both.isdisjoint(pair))
+        owner, other = (edge.target, edge.source) if edge.backwards else (edge.source, edge.target)
+        key = (edge.source, edge.target, owner)
+        if key not in self._shared:
+            both = {*self.devices_of[owner]} & {*self.devices_of[other]}
+            readers: dict[int, list[int]] = {}
+            senders: dict[int, list[int]] = {}
+            copies, of_owner = self.copies(other), self.copies(owner)
+            for data in range(copies):
+                ours, theirs = self.copy(owner, data * of_owner // copies), self.copy(other, data)
+                sending, getting = (theirs, ours) if edge.backwards else (ours, theirs)
+                for at, device in enumerate(getting):
+                    if both.isdisjoint((source := sending[at % len(sending)], device)):
+                        readers.setdefault(source, []).append(device)
+                        senders.setdefault(device, []).append(source)
+            self._shared[key] = readers, senders
+        return self._shared[key]
 
 
 def sender(copy: Sequence[int], device: int, number: int) -> int:

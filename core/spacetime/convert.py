@@ -66,7 +66,7 @@ def steps(
     between = {axis: spread for axis, spread in after.items() if axis not in turns or way.state.get(axis) == spread}
     for here, there in _between(way.state, between, shape, axes):
         for move in _moves(shape, here, there, axes):
-            way.move(move, there)
+            way.move(move)
     for axis in axes:
         if isinstance(wanted := after.get(axis), Part) and axis not in way.state:
             way.slice(axis, wanted)
@@ -88,7 +88,7 @@ class _Way:
         self.state = dict(before)
         self.found: list[Step] = []
 
-    def move(self, move: tuple[Op, tuple[str, ...], State], end: State) -> None:
+    def move(self, move: tuple[Op, tuple[str, ...], State]) -> None:
         """A step of the search, along one axis after another: the innermost first where pieces are put together."""
         op, axes, state = move
         inner_first = sorted(axes, key=lambda axis: -_parts(self.state.get(axis)))
@@ -178,8 +178,7 @@ def _factors(shape: Sequence[int], states: Sequence[State], axes: Mapping[str, i
     for state in states:
         for dim, parts in enumerate(found):
             for few, many in pairwise(parts):
-                inside = [axes[axis] for axis, part in state.items() if part == Part(dim, few)]
-                if (many // few) % prod(inside):
+                if (many // few) % _pieces(state, axes, Part(dim, few)):
                     return None
     return found
 
@@ -192,12 +191,12 @@ def _moves(
         return []
     factors = _factors(shape, [before, after], axes)
     assert factors is not None, (before, after)
-    places = [(dim, parts) for dim, all_parts in enumerate(factors) for parts in all_parts]
+    places = [Part(dim, parts) for dim, all_parts in enumerate(factors) for parts in all_parts]
     devices = prod(axes.values())
     lengths: list[int] = []
     for dim, (size, all_parts) in enumerate(zip(shape, factors, strict=True)):
         # What isn't divisible is padded by whoever holds the value: the pieces are equal.
-        wanted = lcm(*(_pieces(state, axes, (dim, all_parts[-1])) for state in (before, after)))
+        wanted = lcm(*(_pieces(state, axes, Part(dim, all_parts[-1])) for state in (before, after)))
         rest = -(-size // all_parts[-1] // wanted) * wanted
         lengths += [many // few for few, many in pairwise(all_parts)] + [rest]
     # Which steps are the best depends on what divides the sizes, not on the sizes.
@@ -205,14 +204,15 @@ def _moves(
     mesh = Mesh(tuple(axes.items()), tuple(range(devices)))
 
     def array(state: State) -> ArrayType:
-        cuts = tuple(tuple(axis for axis in axes if state.get(axis) == Part(*place)) for place in places)
+        cuts = tuple(tuple(axis for axis in axes if state.get(axis) == place) for place in places)
         return ArrayType(sizes, Layout(cuts, tuple(axis for axis in axes if state.get(axis) == "partial")), mesh)
 
     def state(kind: ArrayType) -> State:
         found: dict[str, Spread] = dict.fromkeys(kind.layout.partial, "partial")
-        for (dim, parts), cut in zip(places, kind.layout.dims, strict=True):
+        for place, cut in zip(places, kind.layout.dims, strict=True):
+            parts = place.parts
             for axis in cut:
-                found[axis] = Part(dim, parts)
+                found[axis] = Part(place.dim, parts)
                 parts *= axes[axis]
         return found
 
@@ -221,6 +221,6 @@ def _moves(
     return [(priced.step.op, priced.step.axes, state(priced.step.after)) for priced in way.steps]
 
 
-def _pieces(state: State, axes: Mapping[str, int], place: tuple[int, int]) -> int:
+def _pieces(state: State, axes: Mapping[str, int], place: Part) -> int:
     """Into how many pieces each of the equal parts of a dim is cut."""
-    return prod(axes[axis] for axis, part in state.items() if part == Part(*place))
+    return prod(axes[axis] for axis, part in state.items() if part == place)

@@ -125,7 +125,11 @@ class BlockCutter:
         return settled(name, state, self.graph.tensor[name].shape, self.flows, self.stage.tags, self.sizes)
 
     def _way(self, name: str, state: State) -> list[Step]:
-        return steps(self.graph.tensor[name].shape, state, self._end(name, state), (), self.sizes, self.stage.turns)
+        return self._between(name, state, self._end(name, state))
+
+    def _between(self, name: str, before: State, after: State, entered: Collection[str] = ()) -> list[Step]:
+        """The collectives from one state of a value to another."""
+        return steps(self.graph.tensor[name].shape, before, after, entered, self.sizes, self.stage.turns)
 
     def _kept(self, name: str, state: State) -> str:
         """What a value is called in its block: by its own name, unless others get the whole by that."""
@@ -136,7 +140,7 @@ class BlockCutter:
         self.stage.values[name] = {kept: state}
         if kept == name:
             return
-        way = steps(self.graph.tensor[name].shape, state, {}, (), self.sizes, self.stage.turns)
+        way = self._between(name, state, {})
         local = kept
         for step in way:
             target = name if step is way[-1] else self._fresh(f"{name}.{RESULTS[step.form]}", step.axis)
@@ -173,12 +177,9 @@ class BlockCutter:
 
     def _provide(self, name: str, state: State, entered: Collection[str], late: bool = False) -> str:
         """The local name of a value in a state, after the collectives that bring it there."""
-        shape = self.graph.tensor[name].shape
         # Constants and what comes from other stages is there as a whole.
         here = self.stage.values.get(name, {name: {}})
-        ways = {
-            local: steps(shape, before, state, entered, self.sizes, self.stage.turns) for local, before in here.items()
-        }
+        ways = {local: self._between(name, before, state, entered) for local, before in here.items()}
         local = min(ways, key=lambda local: len(ways[local]))
         for step in ways[local]:
             key = (local, step.form, f"{step.axis} {step.attributes}")

@@ -64,9 +64,9 @@ def _program(graphs: Sequence[Graph], plan: Plan) -> Program:
     widths = tuple(stage.width for stage in plan.stages)
     places = assign(devices_of, [s.dp for s in plan.stages], widths)
     turns = order(plan.order, places, [stage.micro_batches for stage in plan.stages])
-    queues = preserve(Version(graphs[0], pieces, tuple(graphs)), places, devices_of, turns, shares)
+    queues = preserve(Version(tuple(graphs), pieces), places, devices_of, turns, shares)
     shared: dict[str, tuple[int, ...]] = {}
-    for name, owner, copy in shared_parameters(graphs[0], pieces):
+    for name, owner, copy in shared_parameters(pieces):
         shared[name] = (*shared.get(name, (owner,)), copy)
     zeros = {strategy.zero for stage in plan.stages for strategy in stage.strategies}
     if len(zeros) > 1:

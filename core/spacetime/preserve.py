@@ -16,6 +16,7 @@ from functools import cached_property
 from partita.errors import PlanError
 from partita.graph import Graph
 from partita.schedules import Turn
+from partita.spacetime.alike import of_stages
 from partita.spacetime.communication import Meshes
 from partita.spacetime.crossing import Crossing, require_divisible
 from partita.spacetime.program import Piece, Place, Share, Task, Transfer, made, put_off_by, saved
@@ -26,30 +27,29 @@ from partita.spacetime.shared import end_of_step, new_value, require_counterpart
 class Version:
     """The model's code at one shape of micro-batch, a piece for each stage.
 
-    ``graphs``: where stages take unlike samples a turn, each one's own.
+    ``graph`` is the model, or where stages take unlike samples a turn, of each its own.
     """
 
-    graph: Graph
+    graph: Graph | tuple[Graph, ...]
     pieces: tuple[Piece, ...]
-    graphs: tuple[Graph, ...] = ()
 
-    @property
-    def of_stages(self) -> tuple[Graph, ...]:
+    @cached_property
+    def graphs(self) -> tuple[Graph, ...]:
         """The graph of each stage."""
-        return self.graphs or (self.graph,) * len(self.pieces)
+        return of_stages(self.graph, len(self.pieces))
 
     @cached_property
     def edges(self) -> list[Transfer]:
         """The values that cross stages, found once however many micro-batches and devices run this code."""
-        return _edges(self.of_stages, self.pieces)
+        return _edges(self.graphs, self.pieces)
 
     @cached_property
     def copies(self) -> list[Transfer]:
         """New values of parameters from their owners to the stages with copies. A frozen one never changes."""
         return [
-            new_value(self.graph, self.pieces, *pair)
-            for pair in shared_parameters(self.graph, self.pieces)
-            if self.graph.tensor[pair[0]].gradient
+            new_value(self.graphs[0], self.pieces, *pair)
+            for pair in shared_parameters(self.pieces)
+            if self.graphs[0].tensor[pair[0]].gradient
         ]
 
 
@@ -66,8 +66,8 @@ def preserve(
     for a value that can't be divided where it must.
     """
     meshes, queues = Meshes(places, devices_of), {}
-    crossing = Crossing(meshes, shares, version.of_stages)
-    for name, owner, copy in shared_parameters(version.graph, version.pieces):
+    crossing = Crossing(meshes, shares, version.graphs)
+    for name, owner, copy in shared_parameters(version.pieces):
         require_counterparts(version.pieces, name, owner, copy, meshes)
     for edge in version.edges if shares else ():
         require_divisible(edge, crossing.rows, shares)

@@ -163,11 +163,6 @@ class Transfer:
         """Whether it belongs to the stream of gradients, which runs against that of values."""
         return self.what in ("gradient", "parameter_gradient")
 
-    @property
-    def sized_by(self) -> tuple[object, ...]:
-        """What alone decides how large it is."""
-        return self.tensor, self.what, self.shape, self.samples is None, self.source
-
     def key(self, micro: int | None) -> str:
         """The name of what arrives: of one value each stage that reads it has its own, and so has its gradient.
 
@@ -312,6 +307,10 @@ class Program:
     def share(self, device: int) -> Share:
         """What the device takes of the global batch."""
         return self.shares[self.places[device][0].stage]
+
+    def interval(self, device: int, stage: int, turn: int) -> Interval:
+        """The samples of the global batch that a device takes in a turn of a stage."""
+        return self.shares[stage].interval(self.place(device, stage).data, turn)
 
     def only_place(self, device: int) -> Place:
         """The place of a device that serves one stage, as frameworks think of it. PlanError where it serves more."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from partita.spacetime.communication import Meshes
 from partita.spacetime.crossing import Rows
 from partita.spacetime.program import Program, Task, Transfer
 from partita.spacetime.prove_traffic import odd_transfer, said
@@ -18,7 +17,7 @@ Fail = Callable[[str], None]
 
 
 def prove_message(
-    program: Program, meshes: Meshes, rows: Rows, device: int, task: Task, known: frozenset[Transfer], fail: Fail
+    program: Program, rows: Rows, device: int, task: Task, known: frozenset[Transfer], fail: Fail
 ) -> None:
     """A send or receive of some samples: they are samples of the device's turn, and as large as they must be."""
     part, stage, micro = task.transfer, task.stage, task.micro
@@ -26,7 +25,7 @@ def prove_message(
     assert part.samples is not None
     assert micro is not None
     start, stop = part.samples
-    mine = program.shares[stage].interval(meshes.place(device, stage).data, micro)
+    mine = program.interval(device, stage, micro)
     if not mine[0] <= start < stop <= mine[1]:
         fail(f"has samples [{start}, {stop}), but the device takes [{mine[0]}, {mine[1]}) in this turn")
     whole = _whole(part, known)
@@ -42,9 +41,7 @@ def prove_message(
         fail(f"goes to or comes from device {task.peer}, which isn't of stage {other}")
 
 
-def prove_join(
-    program: Program, meshes: Meshes, device: int, task: Task, parts: Mapping[str, Transfer], fail: Fail
-) -> None:
+def prove_join(program: Program, device: int, task: Task, parts: Mapping[str, Transfer], fail: Fail) -> None:
     """A join: its parts are of what it makes, in order, and make up the turn's samples, each once.
 
     ``parts`` are the messages that the device has received, by name.
@@ -59,8 +56,7 @@ def prove_join(
             fail(f'joins "{name}", which is no part of the {said(edge)} that was received')
             return
         found.append(part.samples)
-    wanted = program.shares[task.stage].interval(meshes.place(device, task.stage).data, micro)
-    require_samples(edge.tensor, device, wanted, found)
+    require_samples(edge.tensor, device, program.interval(device, task.stage, micro), found)
     if found != sorted(found):
         fail(f"joins the samples {_listed(found)}: they must be in order")
     if task.writes != (edge.key(micro),):

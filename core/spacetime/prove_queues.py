@@ -127,10 +127,10 @@ class _Queue:
         if edge.parts and (task.kind == "join") != (edge.samples is None):
             self._fail(f"the {said(edge)} goes in parts, which are sent, received and joined")
         if task.kind == "join":
-            prove_join(self.program, self.meshes, self.device, task, self.parts, self._fail)
+            prove_join(self.program, self.device, task, self.parts, self._fail)
             return
         if edge.samples is not None:
-            prove_message(self.program, self.meshes, self.rows, self.device, task, known, self._fail)
+            prove_message(self.program, self.rows, self.device, task, known, self._fail)
             self._moves(task, edge)
             if task.kind == "receive":
                 self.parts[task.writes[0]] = edge

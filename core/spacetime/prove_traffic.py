@@ -55,10 +55,11 @@ class Traffic:
                 peers = meshes.readers(device, stage, edge.target)
                 found |= {("send", edge, peer): True for peer in peers if peer != device}
         for edge in self.parameters:
-            owner = edge.target if edge.backwards else edge.source
-            for source, target in meshes.shared(edge.source, edge.target, owner):
-                found |= {("send", edge, target): False} if (edge.source, source) == (stage, device) else {}
-                found |= {("receive", edge, source): False} if (edge.target, target) == (stage, device) else {}
+            readers, senders = meshes.shared(edge)
+            if edge.source == stage:
+                found |= {("send", edge, peer): False for peer in readers.get(device, ())}
+            if edge.target == stage:
+                found |= {("receive", edge, peer): False for peer in senders.get(device, ())}
         return found
 
 

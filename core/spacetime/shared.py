@@ -16,7 +16,7 @@ from partita.spacetime.communication import Meshes
 from partita.spacetime.program import Piece, Task, Transfer
 
 
-def shared_parameters(graph: Graph, pieces: Sequence[Piece]) -> list[tuple[str, int, int]]:
+def shared_parameters(pieces: Sequence[Piece]) -> list[tuple[str, int, int]]:
     """(parameter, owner's stage, copy's stage) for every copy, in order of parameter and stage."""
     owner = {name: piece.stage for piece in pieces for name in piece.parameters if name not in piece.copies}
     return sorted((name, owner[name], piece.stage) for piece in pieces for name in piece.copies)
@@ -55,16 +55,14 @@ def _exchanged(edges: Sequence[Transfer], device: int, meshes: Meshes) -> list[T
         for edge in edges:
             if stage not in (edge.source, edge.target):
                 continue
-            name, owner = (edge.sent(None),), edge.target if edge.backwards else edge.source
-            pairs = meshes.shared(edge.source, edge.target, owner)
-            peers = [target for source, target in pairs if (edge.source, source) == (stage, device)]
+            name, (readers, senders) = (edge.sent(None),), meshes.shared(edge)
+            peers = readers.get(device, ()) if edge.source == stage else ()
             for peer in peers:
                 # A parameter stays, its gradient goes.
                 frees = name if edge.backwards and peer == peers[-1] else ()
                 sends.append(Task("send", stage, None, edge, peer=peer, reads=name, frees=frees))
-            for source, target in pairs:
-                if (edge.target, target) == (stage, device):
-                    receives.append(Task("receive", stage, None, edge, peer=source, writes=(edge.key(None),)))
+            for peer in senders.get(device, ()) if edge.target == stage else ():
+                receives.append(Task("receive", stage, None, edge, peer=peer, writes=(edge.key(None),)))
     return sends + receives
 
 

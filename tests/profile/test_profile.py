@@ -14,7 +14,7 @@ from partita.errors import InputError
 from partita.planner.candidates import Candidate
 from partita.planner.engine import plan
 from partita.planner.numbers import Numbers
-from partita.profile.measured import MeasuredBlock, Sample, interpolate
+from partita.profile.measured import BlockShape, MeasuredBlock, Sample, interpolate
 from partita.profile.profiled import profiled
 from partita.profile.read import findings, read_profile
 from partita.profile.rows import ProfileFile
@@ -103,7 +103,8 @@ def test_between_and_beyond(points, at, value):
 
 
 def test_a_measured_block_covers_its_range():
-    block = MeasuredBlock("gpt", "", 8, 1, 8, 1, 10, (Sample(2, 1e-3, 2e-3, 100), Sample(4, 2e-3, 4e-3, 200)))
+    samples = Sample(2, 1e-3, 2e-3, 100), Sample(4, 2e-3, 4e-3, 200)
+    block = MeasuredBlock(BlockShape("gpt", "", 8, 1, 8, 1, 10), samples)
     assert [block.covers(micro) for micro in (1, 2, 3, 4, 5)] == [False, True, True, True, False]
     assert block.at(3) == Sample(3, pytest.approx(1.5e-3), pytest.approx(3e-3), pytest.approx(150))
 

@@ -9,8 +9,8 @@ from random import Random
 
 import numpy as np
 
-from partita.redistribution import Layout, View
-from partita.redistribution.view import Box, layout_views
+from partita.redistribution import ArrayType, Layout, Mesh, View
+from partita.redistribution.view import Box
 
 Made = tuple[int, View, np.ndarray]
 
@@ -46,6 +46,14 @@ def any_layout(random: Random, rank: int) -> tuple[Layout, dict[str, int]]:
         elif home == rank:
             partial.append(axis)
     return Layout(tuple(map(tuple, dims)), tuple(partial)), mesh
+
+
+def layout_views(layout: Layout, shape: tuple[int, ...], mesh: dict[str, int]) -> list[View]:
+    """What each device of a mesh has of a tensor, devices row-major."""
+    kind = ArrayType(shape, layout, Mesh.of(**mesh))
+    n = kind.mesh.size(layout.partial)
+    boxes = [tuple((start, stop) for start, stop in box) for box in kind.boxes.tolist()]
+    return [View(box, k, n) for box, k in zip(boxes, kind.parts.tolist(), strict=True)]
 
 
 def any_view(random: Random, shape: tuple[int, ...]) -> Box:

@@ -29,6 +29,12 @@ class Problem:
         return f"{list(self.source.shape)} {self.source.layout} -> {self.target.layout}; {meshes[0]}{there}"
 
 
+def pair(mesh: str, shape: tuple[int, ...], source: str, target: str) -> tuple[ArrayType, ArrayType]:
+    """An array of that shape before and after, on one mesh."""
+    axes = Mesh.parse(mesh)
+    return ArrayType(shape, Layout.parse(source), axes), ArrayType(shape, Layout.parse(target), axes)
+
+
 def any_mesh(random: Random, devices: int = DEVICES, names: str = "xyzw") -> Mesh:
     """One to four axes, of sizes 1 to 4 (few of size 1)."""
     while prod(sizes := [random.choice([1, 2, 2, 2, 2, 3, 4]) for _ in range(random.randint(1, 4))]) > devices:

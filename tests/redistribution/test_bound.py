@@ -11,7 +11,7 @@ import pytest
 from partita.redistribution import ArrayType, Layout, Mesh
 from partita.redistribution.bound import lower_bound
 from partita.redistribution.search import redistribution
-from tests.redistribution.problems import any_problem
+from tests.redistribution.problems import any_problem, pair
 
 KNOWN = [
     ("x=4,y=2", (16, 16, 16), "y,-,x", "-,x.y,-", 448),
@@ -33,11 +33,6 @@ KNOWN = [
     # A part of a sum may stay where it is.
     ("a=2,b=2", (16,), "b+a", "b+a", 0),
 ]
-
-
-def pair(mesh: str, shape: tuple[int, ...], source: str, target: str) -> tuple[ArrayType, ArrayType]:
-    axes = Mesh.parse(mesh)
-    return ArrayType(shape, Layout.parse(source), axes), ArrayType(shape, Layout.parse(target), axes)
 
 
 @pytest.mark.parametrize(("mesh", "shape", "source", "target", "elements"), KNOWN)

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita.errors import InputError
-from partita.redistribution import Layout
+from partita.redistribution import ArrayType, Layout, Mesh
 
-MESH = {"x": 2, "y": 3, "z": 1}
+MESH = Mesh.of(x=2, y=3, z=1)
 
 
 def chunks(array: np.ndarray, pieces: int, dim: int) -> list[np.ndarray]:
@@ -22,7 +22,7 @@ def chunks(array: np.ndarray, pieces: int, dim: int) -> list[np.ndarray]:
             for i in range(pieces)]  # fmt: skip
 
 
-layouts = st.permutations(list(MESH)).flatmap(
+layouts = st.permutations(list(MESH.sizes)).flatmap(
     lambda axes: st.lists(st.integers(0, 3), min_size=3, max_size=3).map(
         lambda homes: Layout(
             tuple(tuple(a for a, home in zip(axes, homes, strict=True) if home == dim) for dim in range(3)),
@@ -40,29 +40,27 @@ def test_text_round_trip(layout: Layout) -> None:
 @given(layouts, st.tuples(*[st.integers(0, 7)] * 3))
 def test_intervals_are_nested_chunks(layout: Layout, shape: tuple[int, int, int]) -> None:
     whole = np.arange(int(np.prod(shape))).reshape(shape)
-    for place in itertools.product(*(range(size) for size in MESH.values())):
-        at = dict(zip(MESH, place, strict=True))
+    kind = ArrayType(shape, layout, MESH)
+    for place, point in enumerate(itertools.product(*(range(size) for size in MESH.sizes.values()))):
+        at = dict(zip(MESH.sizes, point, strict=True))
         part = whole
         for dim, axes in enumerate(layout.dims):
             for axis in axes:
-                part = chunks(part, MESH[axis], dim)[at[axis]]
-        held = whole[tuple(slice(*interval) for interval in layout.intervals(shape, MESH, at))]
-        assert held.shape == part.shape == layout.local_shape(shape, MESH, at)
+                part = chunks(part, MESH.sizes[axis], dim)[at[axis]]
+        held = whole[tuple(slice(*interval) for interval in kind.boxes[place])]
+        assert held.shape == part.shape == kind.local_shape(place)
         assert (held == part).all()
 
 
 def test_c15_two_axes_on_one_dim() -> None:
-    mesh = {"dp": 2, "tp": 2}
-    rows = {
-        (dp, tp): Layout.parse("tp.dp,-").intervals((4, 1), mesh, {"dp": dp, "tp": tp})[0][0]
-        for dp in range(2)
-        for tp in range(2)
-    }
+    kind = ArrayType((4, 1), Layout.parse("tp.dp,-"), Mesh.of(dp=2, tp=2))
+    rows = {(dp, tp): kind.boxes[2 * dp + tp, 0, 0] for dp in range(2) for tp in range(2)}
     assert rows == {(0, 0): 0, (0, 1): 2, (1, 0): 1, (1, 1): 3}
 
 
 def test_c16_uneven_and_empty_shards() -> None:
-    held = [Layout.parse("a,-").local_shape((5, 10), {"a": 4}, {"a": i})[0] for i in range(4)]
+    kind = ArrayType((5, 10), Layout.parse("a,-"), Mesh.of(a=4))
+    held = [kind.local_shape(i)[0] for i in range(4)]
     assert held == [2, 2, 1, 0]
 
 
@@ -78,6 +76,6 @@ def test_bad_layouts(text: str, fact: str) -> None:
 
 def test_unknown_axis_and_rank() -> None:
     with pytest.raises(InputError, match='no axis "w"; it has x, y, z'):
-        Layout.parse("w,-").intervals((2, 2), MESH, {})
+        ArrayType((2, 2), Layout.parse("w,-"), MESH)
     with pytest.raises(InputError, match="2 entries, the tensor \\[2\\] has 1 dims"):
-        Layout.parse("x,-").intervals((2,), MESH, {})
+        ArrayType((2,), Layout.parse("x,-"), MESH)

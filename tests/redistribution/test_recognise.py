@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from partita.redistribution import Layout, View
-from partita.redistribution.view import layout_views
+from tests.redistribution.cases import layout_views
 from tests.redistribution.materialise import materialise
 from tests.redistribution.recognise import recognise
 

@@ -217,7 +217,7 @@ def test_parts_tile_the_dense_tensor(flipped: bool, copies: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_vocabulary_of_64_mib_takes_half_of_the_memory_and_loses_its_padding(tmp_path: Path) -> None:
+def test_a_vocabulary_of_64_mib_takes_less_memory_and_loses_its_padding(tmp_path: Path) -> None:
     """65,535 words saved as 65,536, and Adam's moments: 192 MiB, for one device."""
     config = {**CONFIGS["gpt2"], "vocab_size": 65535, "n_embd": 256, "n_layer": 1}
     (tmp_path / "config.json").write_text(json.dumps(config))
@@ -236,7 +236,6 @@ def test_a_vocabulary_of_64_mib_takes_half_of_the_memory_and_loses_its_padding(t
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["source"]["padded"] == {"transformer.wte.weight": [65535, 65536]}
-    # Half of what is in the files.
-    assert found["peak_bytes"] - found["before_bytes"] <= 96 * 2**20
+    assert found["peak_bytes"] - found["before_bytes"] <= 64 * 2**20
     wte = {"model": {"transformer.wte.weight": torch.zeros(65535, 256)}}
     assert torch.equal(load(wte, tmp_path / "out")["model"]["transformer.wte.weight"], words)

@@ -24,7 +24,7 @@ from partita.plugins.capture_torch import Captured, capture_module
 from partita.problem import Problem
 from partita.spacetime.lower import lower
 from partita.spacetime.program import Task
-from tests.runtime.models import MODELS, Batch, Model, tokens
+from tests.runtime.models import MODELS, Batch, Model, micro_batches, tokens
 
 STEPS = 3
 
@@ -146,11 +146,7 @@ def train_both(kind: Model, lowered: Lowered, padded: bool = False) -> Outcome:
         loss = model(**batch)
         loss = loss if isinstance(loss, Tensor) else loss.loss
         loss.backward()
-        mine = [
-            {name: value.narrow(0, share.interval(copy, turn)[0], share.samples) for name, value in batch.items()}
-            for turn in range(share.turns)
-        ]
-        outcome.losses.append(runtime.step(iter(mine), engine))
+        outcome.losses.append(runtime.step(micro_batches(batch, share, copy), engine))
         outcome.dense_losses.append(loss.item())
         adam.step()
         adam.zero_grad()

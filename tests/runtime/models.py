@@ -6,13 +6,15 @@ Modules by hand are each a shape that stages must carry, with numbers small enou
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from partita.spacetime.program import Share
 
 VOCABULARY = 129
 SEQ = 16
@@ -329,6 +331,13 @@ def two_tokens_and_six(samples: int, generator: torch.Generator, padded: bool) -
     logits = -torch.log(torch.expm1(torch.tensor([1.0, 3.0])))[:samples]
     labels = torch.where(torch.arange(6) < count.unsqueeze(1), 0, IGNORED)
     return {"x": logits.unsqueeze(1).expand(samples, 6).contiguous(), "labels": labels}
+
+
+def micro_batches(batch: Batch, share: Share, copy: int) -> Iterator[Batch]:
+    """What a data-parallel copy of a stage trains on."""
+    for turn in range(share.turns):
+        start, stop = share.interval(copy, turn)
+        yield {name: value[start:stop] for name, value in batch.items()}
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Literal
 from partita.graph import Graph
 from partita.graph.cuts import block_cuts
 from partita.graph.flows import FLOWS
-from partita.plan import BATCH_CUT, Axis, Breakdown, Cut, Order, Plan, Prediction, Search, Stage, Strategy
+from partita.plan import BATCH_CUT, UNPREDICTED, Axis, Cut, Order, Plan, Search, Stage, Strategy
 from partita.spacetime.lower import lower
 from partita.spacetime.program import Program
 
@@ -67,8 +67,8 @@ def plan(graph: Graph, layout: Layout, precision: str = "fp32") -> Plan:
     return Plan(
         model=graph.name, problem="", cluster="cpu", target="partita", precision=precision, optimizer="adam",
         seq=graph.seq, global_batch=samples * c, schedule=layout.schedule, order=Order(layout.schedule, pp, c),
-        stages=stages, shared_parameters=(), predicted=Prediction(0, 0, {}, 0, Breakdown("", 0, 0, 0, 0, 0, ())),
-        reasons=(), search=Search("by hand", False, 0, 0),
+        stages=stages, shared_parameters=(), predicted=UNPREDICTED, reasons=(),
+        search=Search("by hand", False, 0, 0),
     )  # fmt: skip
 
 

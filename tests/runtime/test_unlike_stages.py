@@ -13,9 +13,9 @@ from partita.adapters.torch.prepare import Lowered, prepare
 from partita.adapters.torch.weights import StateDict
 from tests.ranks.pool import Pool
 from tests.runtime.library import Outcome, assert_one_device, train_both
-from tests.runtime.models import MODELS, Batch
+from tests.runtime.models import MODELS, Batch, micro_batches
 from tests.spacetime.unlike import CASES, Case, lowered
-from tests.verify.models import captured_at
+from tests.verify.models import captured_at, with_captures
 
 # Some of each kind that fit on the pool's four ranks; all run on virtual devices (``tests/verify``).
 NAMES = (
@@ -29,8 +29,7 @@ FAST = {"one sample behind two", "one sample before two"}
 
 def _lowered(case: Case) -> Lowered:
     program = lowered(lambda samples: captured_at(case.model, samples).graph, case)
-    first, *others = (captured_at(case.model, n) for n in dict.fromkeys(share.samples for share in program.shares))
-    return Lowered(first, program, tuple(others))
+    return with_captures(case.model, program)
 
 
 def train(name: str) -> Outcome:
@@ -70,12 +69,8 @@ def clipped(name: str) -> tuple[float, float, float]:
             found.append(global_norm(self.stages, self.groups))
 
     batch = kind.batch(program.global_batch, torch.Generator().manual_seed(0), True)
-    share, copy = program.share(rank), program.places[rank][0].data
-    mine = [
-        {name: value[slice(*share.interval(copy, turn))] for name, value in batch.items()}
-        for turn in range(share.turns)
-    ]
-    prepared.runtime.step(iter(mine), Look(prepared.stages, prepared.groups, {}))
+    mine = micro_batches(batch, program.share(rank), program.places[rank][0].data)
+    prepared.runtime.step(mine, Look(prepared.stages, prepared.groups, {}))
     loss = model(**batch)
     loss.backward()
     return (*found, float(nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])))

@@ -20,7 +20,7 @@ from partita.plugins.capture_torch import Captured, capture_module
 from partita.spacetime.lower import lower
 from partita.spacetime.program import Task
 from tests.runtime.engines import ENGINES, TARGETS, Case, optimizer_of, whole_parameter
-from tests.runtime.models import MODELS, Batch
+from tests.runtime.models import MODELS, Batch, micro_batches
 from tests.runtime.programs import plan
 
 PRECISIONS = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "float16": "fp16", None: "fp32"}
@@ -71,10 +71,7 @@ class Part:
         return self.train_batch(self.micro_batches(batch))
 
     def micro_batches(self, batch: Batch) -> Iterator[Batch]:
-        share = self.program.share(self.groups.rank)
-        for turn in range(share.turns):
-            start, stop = share.interval(self.place.data, turn)
-            yield {name: value[start:stop] for name, value in batch.items()}
+        return micro_batches(batch, self.program.share(self.groups.rank), self.place.data)
 
     def dense(self, parts: dict[str, Tensor]) -> dict[str, Tensor]:
         """The whole tensors of the stage's own parameters, from the parts of the ranks that share them."""

@@ -202,7 +202,7 @@ def test_any_task_left_out_or_doubled(name: str) -> None:
                     prove(models, replace(program, queues={**program.queues, device: mutant}))
 
 
-def _peers_exchanged(models: list[Graph], program: Program) -> Program:
+def _peers_exchanged(program: Program) -> Program:
     """The gradients of rows go to another copy than the one that made them."""
     first, second = program.devices_of[0][:2]
     other = {first: second, second: first}
@@ -218,7 +218,7 @@ def _peers_exchanged(models: list[Graph], program: Program) -> Program:
 def test_rows_to_another_copy() -> None:
     models, program = found("dp2 to one device")
     with pytest.raises(PlanError, match=r"sends .* where device \d receives"):
-        prove(models, _peers_exchanged(models, program))
+        prove(models, _peers_exchanged(program))
 
 
 def test_unlike_samples_of_stages() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from partita.adapters.torch.prepare import Lowered
 from partita.adapters.transformers.module import module_of_config
 from partita.adapters.verify.batch import Example, wide
 from partita.adapters.verify.exact import Exact
@@ -35,7 +36,7 @@ class Model:
     captured: Captured
 
     def verify(self, program: Program, **options: Any) -> Verdict:
-        return verify_program(self.captured, program, self.build, self.example, **options)
+        return verify_program(Lowered(self.captured, program), self.build, self.example, **options)
 
 
 @cache
@@ -46,25 +47,29 @@ def model(name: str) -> Model:
         build, example = module_of_config(CONFIGS / f"{config}.json", seq)
         samples = 2
     else:
-        kind = MODELS[name]
-        build, samples = kind.build, kind.samples
-
-        def example(count: int) -> Mapping[str, Any]:
-            return kind.batch(count, torch.Generator().manual_seed(0), False)
-
+        build, samples, example = MODELS[name].build, MODELS[name].samples, example_of(name)
     with Exact():
         captured = capture_module(build, wide(example)(samples), name=name, dtype=torch.float64)
     return Model(build, example, captured)
 
 
+def example_of(name: str) -> Example:
+    """The arguments of one of the runtime's models."""
+    return lambda count: MODELS[name].batch(count, torch.Generator().manual_seed(0), False)
+
+
 @cache
 def captured_at(name: str, samples: int) -> Captured:
     """One of the runtime's models, in float64, at any number of samples: with the names that it has at two."""
-    kind = MODELS[name]
     with Exact():
-        batch = wide(lambda count: kind.batch(count, torch.Generator().manual_seed(0), False))(samples)
-        found = capture_module(kind.build, batch, name=name, dtype=torch.float64)
+        found = capture_module(MODELS[name].build, wide(example_of(name))(samples), name=name, dtype=torch.float64)
     return found if samples == 2 else replace(found, graph=aligned(found.graph, captured_at(name, 2).graph))
+
+
+def with_captures(name: str, program: Program) -> Lowered:
+    """A program of one of the runtime's models, with the model at the samples of each of its stages."""
+    first, *others = (captured_at(name, samples) for samples in {share.samples: None for share in program.shares})
+    return Lowered(first, program, tuple(others))
 
 
 def verified(name: str, layout: Layout, **options: Any) -> Verdict:

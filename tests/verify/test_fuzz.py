@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from partita.adapters.torch.prepare import Lowered
 from partita.adapters.verify.prove import verify_program
 from partita.errors import PlanError
 from partita.plan import load_plan, save_plan
@@ -44,7 +45,8 @@ def test_a_random_plan_is_equal_or_refused(seed: int) -> None:
         assert re.search(r"\d", found), found
         assert re.search(r'"[^"]+"|device \d', found), found
         return
-    verdict = verify_program(fuzz.captured(case.model, case.samples), found, *fuzz.module(case.model))
+    captured = fuzz.captured(case.model, case.samples)
+    verdict = verify_program(Lowered(captured, found), *fuzz.module(case.model))
     assert verdict.equal, f"{case}: {verdict.difference}"
     assert verdict.errors.missing == ()
     assert verdict.errors.loss < 1e-10

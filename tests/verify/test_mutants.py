@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from torch import Tensor
 
+from partita.adapters.torch.prepare import Lowered
 from partita.adapters.verify.prove import verify_program
 from partita.errors import ModelError, PlanError
 from partita.spacetime.program import LocalOp, Program
@@ -139,7 +140,7 @@ def test_a_graph_that_is_not_the_model_is_said_to_be_so() -> None:
     found = model("skip")
     program = by_hand(found.captured.graph, Layout(pp=2))
     with pytest.raises(ModelError, match='the captured graph of "skip" is not the model: on one device, '):
-        verify_program(found.captured, program, Doubled, found.example)
+        verify_program(Lowered(found.captured, program), Doubled, found.example)
 
 
 def test_the_first_difference_says_device_and_slice() -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 import torch
@@ -25,14 +23,9 @@ from partita.spacetime.alike import aligned, require_alike
 from partita.spacetime.program import Program
 from tests.runtime.models import MODELS
 from tests.spacetime.unlike import CASES, Case, Part, lowered, plan
-from tests.verify.models import captured_at
+from tests.verify.models import captured_at, example_of, with_captures
 
 FAST = {"dp2 to tp2", "2 to 3 of 6", "skip"}
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def _batch(case: Case, samples: int) -> Mapping[str, Any]:
-    return MODELS[case.model].batch(samples, torch.Generator().manual_seed(0), False)
 
 
 def _graph(case: Case, samples: int) -> Graph:
@@ -41,10 +34,7 @@ def _graph(case: Case, samples: int) -> Graph:
 
 def _verified(case: Case, program: Program | None = None) -> Verdict:
     found = program or lowered(lambda samples: _graph(case, samples), case)
-    first, *others = (captured_at(case.model, n) for n in dict.fromkeys(share.samples for share in found.shares))
-    return verify_program(
-        first, found, MODELS[case.model].build, lambda samples: _batch(case, samples), others=tuple(others)
-    )
+    return verify_program(with_captures(case.model, found), MODELS[case.model].build, example_of(case.model))
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in CASES])
@@ -66,7 +56,7 @@ def test_by_a_plan_alone() -> None:
     stage that has it, with the samples of its turns."""
     case = CASES["half the micro-batches"]
     found = plan(lambda samples: _graph(case, samples), case)
-    verdict = verify_plan(found, MODELS[case.model].build, lambda samples: _batch(case, samples), case.model)
+    verdict = verify_plan(found, MODELS[case.model].build, example_of(case.model), case.model)
     assert verdict.equal, verdict.difference
 
     program = lowered(lambda samples: _graph(case, samples), case)
@@ -105,11 +95,11 @@ def test_captures_of_one_sample_and_of_two_fit_together() -> None:
 def test_the_example_of_the_documentation() -> None:
     """A tied table that neither stage cuts, copies of it on one side and wider ones on the other."""
     example = Path(__file__).parents[2] / "docs" / "examples" / "wide_end.py"
-    kind, name = MODELS["gpt2"], f"{example}:wide_end"
+    name = f"{example}:wide_end"
     problem = Problem(captured_at("gpt2", 2).graph, parse_cluster("cpu", 4), 16, precision="fp64", target="partita")
     found = drafted(plan_function(name), name, problem, {"first": 4, "last": 2})
     assert [(stage.dp, stage.tp, stage.samples) for stage in found.stages] == [(2, 1, 4), (1, 2, 8)]
-    verdict = verify_plan(found, kind.build, lambda n: kind.batch(n, torch.Generator().manual_seed(0), False), name)
+    verdict = verify_plan(found, MODELS["gpt2"].build, example_of("gpt2"), name)
     assert verdict.equal, verdict.difference
 
 

@@ -34,9 +34,7 @@ _known = _Known()
 
 def members_along(mesh: Mesh, axes: Sequence[str], rank: int) -> tuple[int, ...]:
     """The ranks of this one's group along axes of a mesh, in order."""
-    groups = mesh.groups(axes)
-    row = (groups == mesh.place[rank]).any(axis=1).argmax()
-    return tuple(sorted(mesh.devices[place] for place in groups[row]))
+    return tuple(sorted(mesh.group_of(rank, axes)))
 
 
 def group_along(mesh: Mesh, axes: Sequence[str], rank: int, device: torch.device) -> ProcessGroup | None:

@@ -13,7 +13,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from partita.redistribution.layout import Layout
 from partita.redistribution.mesh import Mesh
-from partita.redistribution.placements import read_placements
+from partita.redistribution.placements import read_placements, shards
 
 
 def to_layout(placements: Sequence[Placement], mesh: Mesh, dims: int) -> Layout:
@@ -23,11 +23,7 @@ def to_layout(placements: Sequence[Placement], mesh: Mesh, dims: int) -> Layout:
 
 def to_placements(layout: Layout, mesh: Mesh) -> tuple[Placement, ...]:
     """The placements of a layout, one an axis of the mesh."""
-    order = list(mesh.sizes)
-    found: dict[str, Placement] = dict.fromkeys(order, Replicate()) | dict.fromkeys(layout.partial, Partial("sum"))
-    for dim, axes in enumerate(layout.dims):
-        for index, axis in enumerate(axes):
-            # Placements are read in the order of the mesh: an axis must say which of the later ones cut before it.
-            before = mesh.size([other for other in axes[:index] if order.index(other) > order.index(axis)])
-            found[axis] = Shard(dim) if before == 1 else _StridedShard(dim, split_factor=before)
+    found: dict[str, Placement] = dict.fromkeys(mesh.sizes, Replicate()) | dict.fromkeys(layout.partial, Partial("sum"))
+    for axis, (dim, pieces) in shards(layout, mesh).items():
+        found[axis] = Shard(dim) if pieces == 1 else _StridedShard(dim, split_factor=pieces)
     return tuple(found.values())
