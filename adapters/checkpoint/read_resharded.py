@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from partita.adapters.checkpoint.catalogue import Catalogue, Entry, Group, Key, Piece
+from partita.adapters.checkpoint.boxes import whole
+from partita.adapters.checkpoint.catalogue import BUFFER, Catalogue, Entry, Group, Key, Piece
 from partita.adapters.checkpoint.local import whole_pieces
 from partita.adapters.checkpoint.pickled import read_pickled, with_values
 from partita.adapters.checkpoint.read_safetensors import stored_tensors
@@ -40,11 +41,14 @@ def read_resharded(folder: Path) -> Catalogue:
         stored = stored_tensors(path)
         for key, found in stored.items():
             state, _, name = key.partition(":")
+            if state == BUFFER:
+                tensors[name, state] = found.shape, found.dtype, [Piece(whole(found.shape), found)]
+                continue
             item = said[name]
             shard = None if item["shard"] is None else Shard(**item["shard"])
             part = Part(name, tuple(item["shape"]), shard, item["piece"], item["copy"])
             if shard is not None and shard.padded != shard.size:
-                padded[name] = shard.padded
+                padded[name] = shard.dim, shard.padded
             if not part.copy:
                 _, _, pieces = tensors.setdefault((name, state), (part.shape, found.dtype, []))
                 pieces.extend(whole_pieces(part, found))

@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from partita.adapters.checkpoint.catalogue import PARAMETER, Catalogue
+from partita.adapters.checkpoint.catalogue import BUFFER, PARAMETER, Catalogue
 from partita.adapters.checkpoint.output import Output
 from partita.adapters.checkpoint.pickled import PICKLE, with_values
 from partita.adapters.checkpoint.target import Part, Target, entry_of
-from partita.adapters.checkpoint.write_safetensors import Written, file_bytes, write
+from partita.adapters.checkpoint.write_safetensors import Written, as_it_is, file_bytes, write
 from partita.plan import plan_document
 
 LAYOUT_FILE, REST_FILE = "partita_layout.json", "partita_rest.pt"
@@ -30,6 +30,8 @@ def deepspeed_outputs(catalogue: Catalogue, target: Target) -> list[Output]:
     outputs = []
     for rank, parts in enumerate(target.ranks):
         tensors = _tensors(catalogue, target, list(parts.values()))
+        if rank == 0:
+            tensors |= {f"{BUFFER}:{name}": as_it_is(entry) for name, entry in catalogue.buffers.items()}
         outputs.append(
             Output(
                 f"{tag}/mp_rank_{rank:02d}.safetensors", lambda path, tensors=tensors: write(tensors, path),

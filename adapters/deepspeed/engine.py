@@ -126,8 +126,13 @@ class PlannedEngine(DeepSpeedEngine):
 
     def _common_checkpoint_state(self, *args: Any) -> dict[str, Any]:
         stage = self.runtime.stage
-        layout = described(self, stage, len(self.runtime.program.pieces), dict(stage.context.coordinates))
+        stages, at = len(self.runtime.program.pieces), dict(stage.context.coordinates)
+        layout = described(self, stage, stages, at, self.outside_buffers())
         return {**super()._common_checkpoint_state(*args), LAYOUT: layout}
+
+    def outside_buffers(self) -> Mapping[str, Tensor]:
+        """The buffers of the model that the engine's module hasn't: a stage has constants and no buffers."""
+        return self.runtime.buffers
 
     def is_gradient_accumulation_boundary(self) -> bool:
         return self.boundary if hasattr(self, "runtime") else super().is_gradient_accumulation_boundary()

@@ -26,7 +26,8 @@ from partita.adapters.torch.stage import StageModule
 from partita.errors import InputError, PartitaError
 from partita.files import read_json
 
-PARAMETER = "parameter"
+# A model's buffers are constants, which a stage has already: they are there for the next reshard.
+PARAMETER, BUFFER = "parameter", "buffer"
 
 
 def is_resharded(folder: str | Path, tag: object) -> bool:
@@ -56,7 +57,7 @@ class Resharded:
             raise InputError(f"{error.filename or self.path}: no such file") from None
         except (SafetensorError, RuntimeError, EOFError, OSError, UnpicklingError) as error:
             raise InputError(f"{path}: can't be read, a file is truncated or broken: {error}") from None
-        self.states = sorted({key.partition(":")[0] for key in self.keys} - {PARAMETER})
+        self.states = sorted({key.partition(":")[0] for key in self.keys} - {PARAMETER, BUFFER})
         self.flipped = stage.flipped
         for name, parameter in stage.parameters_by_name.items():
             self._fits(name, parameter)
