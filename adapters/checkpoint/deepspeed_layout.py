@@ -14,12 +14,10 @@ from typing import Any
 from partita.adapters.checkpoint.catalogue import Stored
 from partita.adapters.checkpoint.target import Part, Target
 from partita.adapters.torch.loop.facade import CHILD
+from partita.adapters.torch.resharded import LAYOUT
 from partita.adapters.torch.stage import dense_name
 from partita.errors import InputError
 from partita.spacetime.program import Shard
-
-# The key of it in a file of Partita's engine.
-LAYOUT = "partita"
 
 
 @dataclass(frozen=True)

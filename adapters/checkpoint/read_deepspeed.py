@@ -22,11 +22,12 @@ from partita.adapters.checkpoint.catalogue import (
     Piece,
     Stored,
 )  # fmt: skip
-from partita.adapters.checkpoint.deepspeed_layout import LAYOUT, RankLayout, rank_layout
+from partita.adapters.checkpoint.deepspeed_layout import RankLayout, rank_layout
 from partita.adapters.checkpoint.deepspeed_states import State, rank_states
 from partita.adapters.checkpoint.local import whole_pieces
 from partita.adapters.checkpoint.pickled import StandIn, read_pickled
 from partita.adapters.checkpoint.target import Target
+from partita.adapters.torch.resharded import LAYOUT
 from partita.errors import InputError
 from partita.files import read_text
 

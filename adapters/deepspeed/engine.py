@@ -21,10 +21,11 @@ from deepspeed.runtime.zero.config import ZeroStageEnum
 from torch import Tensor
 
 from partita.adapters.deepspeed.checkpoints import named_by_latest, read_first, save_whole
-from partita.adapters.deepspeed.layout import LAYOUT, described
+from partita.adapters.deepspeed.layout import described
 from partita.adapters.deepspeed.resharded import is_resharded, load_resharded
 from partita.adapters.torch.begin import Batch
 from partita.adapters.torch.engine import clip_gradients
+from partita.adapters.torch.resharded import LAYOUT
 from partita.adapters.torch.runtime import Runtime
 from partita.adapters.torch.save import save_dense
 from partita.adapters.torch.stage import Code

@@ -19,12 +19,6 @@ from torch import Tensor
 from partita.adapters.torch.stage import StageModule
 from partita.errors import InputError
 
-# The key of it in a file of a checkpoint.
-LAYOUT = "partita"
-# What ``partita reshard`` writes: a file that says of every tensor of every rank which part of the model it is; steps,
-# groups of the optimizer with their options, the schedule and the client's own state; and a rank's tensors.
-LAYOUT_FILE, REST_FILE, TENSORS_FILE = "partita_layout.json", "partita_rest.pt", "mp_rank_{}.safetensors"
-
 
 def described(
     engine: DeepSpeedEngine, stage: StageModule, stages: int, coordinates: dict[str, int], buffers: Mapping[str, Tensor]
