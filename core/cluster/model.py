@@ -114,6 +114,18 @@ class Cluster:
         slow = self.slowdown(self.devices)
         return Link(link.bytes_per_second / slow, link.latency_seconds * slow, link.efficiency)
 
+    @property
+    def port(self) -> Link:
+        """A device's own way to other nodes, as if it alone of its node used it."""
+        return replace(self, node_bytes_per_second=None).link(True)
+
+    @property
+    def node_port_bytes_per_second(self) -> float | None:
+        """What a node's devices reach together on the way to other nodes; None: each has its own port alone."""
+        if self.node_bytes_per_second is None:
+            return None
+        return self.node_bytes_per_second * self.inter_node.efficiency / self.slowdown(self.devices)
+
     def resized(self, devices: int) -> Cluster:
         """The same kind of cluster with that many devices: one node grows; of several, none exceeds the largest."""
         if len(self.nodes) == 1:

@@ -7,7 +7,7 @@ that pass one port at the same time share it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from partita.cluster import Cluster, Link
@@ -31,8 +31,8 @@ class Fabric:
     def bytes_per_second(self) -> tuple[float, ...]:
         """What each port can take: of a device in and out inside its node, out and in between nodes; of a node."""
         near, far = (link.reached_bytes_per_second for link in (self._near, self._far))
-        shared = self.cluster.node_bytes_per_second
-        node = () if shared is None else (shared * self._far.efficiency,) * 2
+        shared = self.cluster.node_port_bytes_per_second
+        node = () if shared is None else (shared,) * 2
         return (near, near, far, far) * self.cluster.devices + node * len(self.cluster.nodes)
 
     @cached_property
@@ -41,8 +41,8 @@ class Fabric:
 
     @cached_property
     def _far(self) -> Link:
-        """A device's own port; what its node's devices share is a port of its own."""
-        return replace(self.cluster, node_bytes_per_second=None).link(True)
+        """What a node's devices share is a port of the node."""
+        return self.cluster.port
 
     def route(self, source: int, target: int) -> Route:
         """The way from one device to another."""
