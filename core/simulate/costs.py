@@ -68,7 +68,9 @@ def _uniform(plan: Plan, groups: Alike, bounds: tuple[int, ...]) -> bool:
     shapes = {(stage.dp, stage.tp, stage.samples, stage.micro_batches) for stage in plan.stages}
     zeros = {strategy.zero for stage in plan.stages for strategy in stage.strategies}
     devices = sum(len(stage.devices) for stage in plan.stages)
-    if len(shapes) > 1 or len(zeros) > 1 or plan.order.generator not in FORMULAS or devices > len(plan.devices):
+    if len(shapes) > 1 or len(zeros) > 1 or devices > len(plan.devices):
+        return False
+    if plan.order.generator not in FORMULAS or plan.order.arguments.get("depth"):
         return False
     if any(stage.other_axes or any(s.offload for s in stage.strategies) for stage in plan.stages):
         return False

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from partita.plan import Plan
+from partita.plan import Order, Plan
 from partita.plugins.capture_huggingface import capture_config
 from partita.plugins.export.exported import Inexpressible
 from partita.plugins.export.verb import FRAMEWORKS, exporter
@@ -38,6 +38,7 @@ PLANS: dict[str, Callable[[], Plan]] = {
     "idle": lambda: replace(split((2, 2)), idle_devices=(4, 5)),
     "moved": lambda: replace(split((2, 2)), stages=tuple(reversed(split((2, 2)).stages))),
     "gpipe": lambda: made(Layout(pp=2, micro_batches=4, schedule="gpipe")),
+    "ahead": lambda: replace(split((2, 2)), order=Order("1f1b", 2, 4, {"depth": 1})),
     "fp64": lambda: made(Layout(dp=2), precision="fp64"),
     "zero 2 in stages": lambda: made(Layout(pp=2, dp=2, zero=2)),
     "zero 3": lambda: made(Layout(dp=2, zero=3)),
@@ -77,6 +78,7 @@ EVERY = " ".join(FRAMEWORKS)
         ("idle", EVERY, "plan for a cluster of 4 devices"),
         ("moved", EVERY, "It puts rank 0 on device 2"),
         ("gpipe", EVERY, 'no schedule "gpipe", it orders turns as 1f1b; plan with --fix schedule=1f1b'),
+        ("ahead", EVERY, 'no schedule "1f1b" with depth=1, it orders turns as 1f1b; plan with --fix schedule=1f1b'),
         ("fp64", EVERY, "does not train in fp64; fp32, bf16, fp16 work"),
         ("zero 2 in stages", "deepspeed", "DeepSpeed's pipeline takes the ZeRO stages 0 and 1, not 2"),
         ("zero 2 in stages", "megatron", "divides what ZeRO-1 does, not ZeRO-2"),
