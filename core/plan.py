@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, TypeAdapter
 
-from partita.errors import InputError, listed
+from partita.errors import InputError
 from partita.files import parse_json, write_text
 from partita.schedules.turn import Turn
 
@@ -340,7 +340,4 @@ def check_plan(plan: Plan, where: str) -> Plan:
                 )
             if odd:
                 raise InputError(f'{where}: block "{block}" is cut along "{odd[0]}"; a stage has {", ".join(axes)}')
-    zeros = sorted({strategy.zero for stage in plan.stages for strategy in stage.strategies})
-    if len(zeros) > 1:
-        raise InputError(f"{where}: blocks of the ZeRO stages {listed(zeros)}; all must have the same")
     return plan

@@ -6,8 +6,9 @@ from the same costs of blocks. For a uniform plan both come to the same.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import ceil, prod
 
@@ -21,6 +22,7 @@ from partita.cost.crossing import crossing
 from partita.cost.division import AttentionKernel, Division, along_sequence, split
 from partita.cost.ending import gather_seconds, reduce_seconds, update_seconds
 from partita.cost.precision import item_bytes, peak_flops
+from partita.cost.state import StateBytes
 from partita.errors import PlanError
 from partita.graph import Graph
 from partita.plan import MemoryBytes, Plan, Stage, Strategy
@@ -181,9 +183,10 @@ class Stages:
             )
         return size / speed
 
-    def trained(self, stage: Stage) -> dict[tuple[str, ...], int]:
-        """Trained elements on a device by the axes over whose devices their gradients are added up."""
-        sums: dict[tuple[str, ...], int] = {}
+    def trained(self, stage: Stage) -> dict[tuple[int, tuple[str, ...]], int]:
+        """Trained elements on a device by their ZeRO stage, and by the axes over whose devices, beside the copies',
+        their gradients are added up."""
+        sums: dict[tuple[int, tuple[str, ...]], int] = {}
         for block, strategy in zip(stage.blocks, stage.strategies, strict=True):
             kind = self.groups.kinds[self.number[block]]
             classes = self.groups.classes[kind]
@@ -197,21 +200,19 @@ class Stages:
             for name in self.graph.blocks[kind].parameters:
                 if self.graph.tensor[name].gradient:
                     cut = owner.get(name)
-                    axes = tuple(axis for axis in wide if not (cut and cut.axis == axis))
-                    elements = ceil(self.graph.tensor[name].elements * part(name))
-                    sums[axes] = sums.get(axes, 0) + elements
+                    key = strategy.zero, tuple(axis for axis in wide if not (cut and cut.axis == axis))
+                    sums[key] = sums.get(key, 0) + ceil(self.graph.tensor[name].elements * part(name))
         return sums
 
     def ending(self, stage: Stage) -> tuple[float, float, float]:
         """Seconds of adding up gradients, of the update, of gathering what was updated."""
-        (zero,) = {strategy.zero for strategy in stage.strategies}
         reduce = gather = update = 0.0
         tensors = sum(
             self.graph.tensor[name].gradient
             for block in stage.blocks
             for name in self.graph.blocks[self.number[block]].parameters
         )
-        for axes, elements in self.trained(stage).items():
+        for (zero, axes), elements in self.trained(stage).items():
             copies = stage.dp * prod(self.group(stage, axis)[0] for axis in axes)
             wide, size = self.link(stage, ("data", *axes)), elements * self.per.parameters
             reduce += reduce_seconds(size, zero, copies, wide)
@@ -223,19 +224,16 @@ class Stages:
                 self.cluster.device, self.plan.precision, self.plan.optimizer, elements, 0.0, zero, stage.dp
             )
         update += update_seconds(
-            self.cluster.device, self.plan.precision, self.plan.optimizer, 0.0, tensors, zero, stage.dp
+            self.cluster.device, self.plan.precision, self.plan.optimizer, 0.0, tensors, 0, stage.dp
         )
         return reduce, update * self.cluster.slowdown(len(self.plan.devices)), gather
 
     def memory(self, index: int) -> MemoryBytes:
         """Bytes on each device that the stage adds to those before it, with the activations of one micro-batch."""
         stage = self.plan.stages[index]
-        (zero,) = {strategy.zero for strategy in stage.strategies}
         costs = [self.cost(stage, b, s) for b, s in zip(stage.blocks, stage.strategies, strict=True)]
-        trained, frozen = sum(cost.trained for cost in costs), sum(cost.frozen for cost in costs)
-        state = state_bytes(self.plan.precision, self.plan.optimizer, zero, stage.dp, trained)
+        state, frozen = self._state(stage, costs)
         lent = self._borrowed(index)
-        frozen = ceil(frozen / stage.dp) if zero == 3 else frozen
         pairs = list(zip(stage.blocks, stage.strategies, costs, strict=True))
         held = [self._held(stage, block, strategy, cost) for block, strategy, cost in pairs]
         if stage.strategies[0].offload:
@@ -252,6 +250,19 @@ class Stages:
             temporary=ceil(max(self._temporary(stage, strategy, cost) for _, strategy, cost in pairs)),
             framework=self.cluster.device.framework_bytes,
         )
+
+    def _state(self, stage: Stage, costs: Sequence[BlockCost]) -> tuple[StateBytes, int]:
+        """Of what is trained the state on a device, and the elements there that are frozen."""
+        trained, frozen = Counter[int](), Counter[int]()
+        for strategy, cost in zip(stage.strategies, costs, strict=True):
+            trained[strategy.zero] += cost.trained
+            frozen[strategy.zero] += cost.frozen
+        states = [
+            state_bytes(self.plan.precision, self.plan.optimizer, zero, stage.dp, elements)
+            for zero, elements in trained.items()
+        ]
+        parts = (sum(getattr(state, item.name) for state in states) for item in fields(StateBytes))
+        return StateBytes(*parts), sum(ceil(n / stage.dp) if zero == 3 else n for zero, n in frozen.items())
 
     def _held(self, stage: Stage, block: str, strategy: Strategy, cost: BlockCost) -> float:
         if strategy.offload and cost.trains:

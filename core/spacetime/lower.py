@@ -68,19 +68,26 @@ def _program(graphs: Sequence[Graph], plan: Plan) -> Program:
     shared: dict[str, tuple[int, ...]] = {}
     for name, owner, copy in shared_parameters(pieces):
         shared[name] = (*shared.get(name, (owner,)), copy)
-    zeros = {strategy.zero for stage in plan.stages for strategy in stage.strategies}
-    if len(zeros) > 1:
-        raise PlanError(f"blocks of different ZeRO stages can't be lowered yet: {sorted(zeros)}")
-    (zero,) = zeros
-    for name, stages in shared.items() if zero > 1 else ():
+    zero = _zero(graphs[0], plan)
+    for name, stages in shared.items():
         copies = [plan.stages[stage].dp for stage in stages]
-        if len(set(copies)) > 1:
+        if zero[name] > 1 and len(set(copies)) > 1:
             raise PlanError(
-                f'zero={zero}: the stages {listed(stages)} share "{name}" and would divide it over {listed(copies)} '
-                "data-parallel copies each; as many in each work, and so do zero=0 and zero=1"
+                f'zero={zero[name]}: the stages {listed(stages)} share "{name}" and would divide it over '
+                f"{listed(copies)} data-parallel copies each; as many in each work, and so do zero=0 and zero=1"
             )
     loss = loss_of(graphs, pieces)
     return Program(pieces, queues, places, devices_of, shares, tuple(s.inner for s in plan.stages), zero, loss, shared)
+
+
+def _zero(graph: Graph, plan: Plan) -> dict[str, int]:
+    """The ZeRO stage of every parameter: that of the block that owns it, in whichever stages it is read."""
+    of_block = {
+        block: strategy.zero
+        for stage in plan.stages
+        for block, strategy in zip(stage.blocks, stage.strategies, strict=True)
+    }
+    return {name: of_block[users[0]] for name, users in graph.parameter_users.items()}
 
 
 def shares_of(plan: Plan) -> tuple[Share, ...]:

@@ -47,15 +47,13 @@ def uniform(plan: Plan, framework: str) -> tuple[Uniform, list[str]]:
         *_order(plan, framework),
         *_offload(plan, framework),
     ]
-    zeros = {strategy.zero for stage in plan.stages for strategy in stage.strategies}
-    if len(zeros) > 1:
-        reasons.append(f"Its blocks have the ZeRO stages {listed(sorted(zeros))}; {framework} has one for all.")
     if plan.precision not in PRECISIONS:
         reasons.append(f"{framework} does not train in {plan.precision}; {', '.join(PRECISIONS)} work.")
     recomputes = sorted({strategy.recompute for stage in plan.stages for strategy in stage.strategies})
     shared = Uniform(
         pp=len(plan.stages), dp=first.dp, tp=first.tp, micro_batch=first.samples // first.dp,
-        micro_batches=first.micro_batches, zero=max(zeros), recompute=recomputes[0] if len(recomputes) == 1 else None,
+        micro_batches=first.micro_batches, zero=first.strategies[0].zero,
+        recompute=recomputes[0] if len(recomputes) == 1 else None,
     )  # fmt: skip
     return shared, reasons
 

@@ -49,8 +49,8 @@ def pipeline(
     turns = order(Order(schedule, stages, micro_batches, arguments), places, [micro_batches] * stages)
     queues = preserve(Version(graph, pieces), places, devices_of, turns)
     return Program(
-        pieces, queues, places, devices_of, (Share(dp, micro_batches, 1),) * stages, (tensor(tp),) * stages, zero,
-        graph.loss,
+        pieces, queues, places, devices_of, (Share(dp, micro_batches, 1),) * stages, (tensor(tp),) * stages,
+        dict.fromkeys(graph.parameter_users, zero), graph.loss,
     )  # fmt: skip
 
 

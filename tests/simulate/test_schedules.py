@@ -34,7 +34,7 @@ def program(schedule: str, stages: int, micro_batches: int, arguments: Mapping[s
         devices_of,
         (Share(1, micro_batches, 1),) * stages,
         tuple(map(tensor, widths)),
-        0,
+        {},
         graph.loss,
     )
 

@@ -56,6 +56,52 @@ def test_a_uniform_plan_takes_what_the_planner_says(graph, machine, zero, recomp
         assert ours.items() == pytest.approx(theirs.items(), abs=len(graph.blocks))
 
 
+def with_zero(found: Plan, *zeros: int) -> Plan:
+    """The plan with a ZeRO stage for each of its stages."""
+    stages = [
+        replace(stage, strategies=tuple(replace(strategy, zero=zero) for strategy in stage.strategies))
+        for stage, zero in zip(found.stages, zeros, strict=True)
+    ]
+    return replace(found, stages=tuple(stages))
+
+
+@pytest.mark.parametrize("zeros", [(0, 1), (1, 3), (2, 0), (3, 2)])
+def test_a_stage_takes_what_its_own_zero_says(graph, zeros):
+    base = made(graph, dp=4, tp=1, pp=2, zero=0, recompute="none", micro_batches=2)
+    by_zero = {
+        zero: _by_stage(Stages(graph, with_zero(base, zero, zero), CLUSTER, alike(graph)), (0, 0, 0)) for zero in zeros
+    }
+    found = costs(graph, with_zero(base, *zeros), CLUSTER)
+    assert found.table is None
+    for stage, zero in enumerate(zeros):
+        assert found.memory[stage] == by_zero[zero].memory[stage]
+        for name in ("seconds", "collective_seconds", "collective_bytes"):
+            ours, theirs = getattr(found, name), getattr(by_zero[zero], name)
+            kinds = ("forward", "backward", "reduce", "update")
+            assert [ours[stage, kind] for kind in kinds] == [theirs[stage, kind] for kind in kinds]
+
+
+def test_blocks_of_a_stage_take_what_their_own_zero_says(graph):
+    """State and the end of a step add up over blocks, whatever divides the others."""
+    base = made(graph, dp=8, tp=1, pp=1, zero=0, recompute="none", micro_batches=2)
+    (stage,) = base.stages
+    half = len(stage.blocks) // 2
+    mixed = replace(
+        base, stages=(replace(stage, strategies=tuple(
+            replace(strategy, zero=3 if index < half else 1) for index, strategy in enumerate(stage.strategies)
+        )),),
+    )  # fmt: skip
+    memory = costs(graph, mixed, CLUSTER).memory[0]
+    elements = [0, 0]
+    for index, block in enumerate(graph.blocks):
+        elements[index < half] += sum(graph.tensor[name].elements for name in block.parameters)
+    of_one, of_three = elements
+    # bf16 and Adam: 2 bytes of each parameter, 2 of its gradient, 12 of the optimizer's.
+    assert memory.parameters == 2 * of_one + 2 * of_three / 8
+    assert memory.gradients == 2 * of_one + 2 * of_three / 8
+    assert memory.optimizer == 12 * (of_one + of_three) / 8
+
+
 def shard(found: Plan, k: int) -> Plan:
     """Heads and hidden of the layers in k shards, one after another."""
     stages = []

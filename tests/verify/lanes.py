@@ -72,7 +72,8 @@ def any_lanes(random: Random, schedule: str, *, lanes: int = 0, changed: bool = 
     if changed and random.random() < 0.6:
         of_lane = {lane: moved(random, turns[lane]) if random.random() < 0.5 else turns[lane] for lane in range(lanes)}
         turns = {device: of_lane[device % lanes] for device in turns}
-    queues, zero = preserve(Version(graph, pieces), places, devices_of, turns), random.choice([0, 0, 1, 2, 3])
+    queues = preserve(Version(graph, pieces), places, devices_of, turns)
+    zero = {name: random.choice([0, 0, 1, 2, 3]) for name in graph.parameter_users}
     axes = tuple(map(tensor, widths))
     program = Program(
         pieces, queues, places, devices_of, (Share(dp, micro_batches, 1),) * stages, axes, zero, graph.loss,
