@@ -41,6 +41,9 @@ class Cut:
     axes: tuple[str, ...]
 
 
+# What a block's backward pass computes again: nothing, attention's inside, or all of the block.
+Recompute = Literal["none", "selective", "full"]
+
 # The samples of a step: one micro-batch after another, and each over the copies.
 BATCH_CUT = Cut("batch", ("micro", "data"))
 
@@ -56,7 +59,7 @@ class Strategy:
 
     cuts: tuple[Cut, ...]
     zero: Literal[0, 1, 2, 3]
-    recompute: Literal["none", "full"]
+    recompute: Recompute
     offload: bool = False
 
     @property

@@ -173,8 +173,7 @@ class Division:
 def division_of(program: Program, groups: Groups, realises: bool) -> Division | None:
     """A device's, without anything yet; None where nothing is divided: ZeRO 0, or one copy.
 
-    PlanError, on every rank, where a framework's modules would keep parameters whole (``realises``), and where stages
-    that share a parameter have no chunks alike.
+    PlanError, on every rank, where a framework's modules would keep parameters whole (``realises``).
     """
     zero = max(program.zero.values(), default=0)
     if zero == 0 or max(program.dp) == 1:
@@ -184,16 +183,4 @@ def division_of(program: Program, groups: Groups, realises: bool) -> Division | 
             f"zero={zero}: the plan's layers are a framework's own modules, which keep parameters and gradients whole; "
             "zero=0 and zero=1 work"
         )
-    for name, stages in program.shared.items():
-        if (zero := program.zero.get(name, 0)) < 2:
-            continue
-        over = {(d, program.data_group(d, stage)) for stage in stages for d in program.devices_of[stage]}
-        for device, members in sorted(over):
-            others = [other for at, other in over if at == device and other != members]
-            if others or list(members) != sorted(members):
-                raise PlanError(
-                    f'zero={zero}: the stages {list(stages)} share "{name}", which device {device} would divide over '
-                    f"the devices {' and '.join(str(list(found)) for found in (members, *others))}; it takes the same "
-                    "devices in each, in ascending order. zero=0 and zero=1 work"
-                )
     return Division(program, groups)

@@ -72,7 +72,9 @@ def _uniform(plan: Plan, groups: Alike, bounds: tuple[int, ...]) -> bool:
         return False
     if plan.order.generator not in FORMULAS or plan.order.arguments.get("depth"):
         return False
-    if any(stage.other_axes or any(s.offload for s in stage.strategies) for stage in plan.stages):
+    if any(stage.other_axes for stage in plan.stages):
+        return False
+    if any(s.offload or s.recompute == "selective" for stage in plan.stages for s in stage.strategies):
         return False
     ((_, tp, _, _),) = shapes
     for stage, (i, j) in zip(plan.stages, _spans(bounds), strict=True):

@@ -267,7 +267,7 @@ class Stages:
     def _held(self, stage: Stage, block: str, strategy: Strategy, cost: BlockCost) -> float:
         if strategy.offload and cost.trains:
             return 0.0
-        if strategy.recompute == "none" or not cost.trains:
+        if strategy.recompute != "full" or not cost.trains:
             return cost.kept_bytes(self.cluster.device, self.ratio(stage))
         divided = self.division(stage, block, strategy)
         pieces = divided.samples * divided.context * divided.sequence

@@ -102,7 +102,8 @@ class Region:
 @dataclass(frozen=True)
 class Segment:
     """The ops of one block inside a piece. With ``recompute`` only its inputs are kept for the backward pass; with
-    ``offload`` what is kept is in the host's memory until then.
+    ``offload`` what is kept is in the host's memory until then. ``again`` are runs of its ops, ``ops[start:stop]``,
+    that the backward pass computes again, so that nothing is kept but what a run reads and gives.
 
     ``inputs`` are the values that it reads from outside, ``outputs`` those that others read; parameters are neither.
     """
@@ -114,6 +115,7 @@ class Segment:
     outputs: tuple[str, ...]
     regions: tuple[Region, ...] = ()
     offload: bool = False
+    again: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)

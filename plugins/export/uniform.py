@@ -18,7 +18,7 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 
 @dataclass(frozen=True)
 class Uniform:
-    """The numbers that all stages share. ``recompute`` is None where some blocks are computed again and others not."""
+    """The numbers that all stages share. ``recompute`` is None where blocks differ in what is computed again."""
 
     pp: int
     dp: int

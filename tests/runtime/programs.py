@@ -10,7 +10,7 @@ from typing import Literal
 from partita.graph import Graph
 from partita.graph.cuts import block_cuts
 from partita.graph.flows import FLOWS
-from partita.plan import BATCH_CUT, UNPREDICTED, Axis, Cut, Order, Plan, Search, Stage, Strategy
+from partita.plan import BATCH_CUT, UNPREDICTED, Axis, Cut, Order, Plan, Recompute, Search, Stage, Strategy
 from partita.spacetime.lower import lower
 from partita.spacetime.program import Program
 
@@ -30,7 +30,7 @@ class Layout:
     micro_batches: int = 2
     schedule: Literal["1f1b", "gpipe"] = "1f1b"
     sizes: tuple[int, ...] = ()
-    recompute: bool = False
+    recompute: Recompute = "none"
     zero: int | tuple[int, ...] = 0
     zeros: tuple[tuple[int, int], ...] = ()
     cuts: tuple[Cut, ...] = ()
@@ -81,7 +81,7 @@ def _strategy(graph: Graph, stage: int, block: str, layout: Layout) -> Strategy:
         cuts = tuple(Cut(name, ("tensor",)) for name in names)
     zero = layout.zero if isinstance(layout.zero, int) else layout.zero[stage]
     number = [found.name for found in graph.blocks].index(block)
-    return Strategy((BATCH_CUT, *cuts), dict(layout.zeros).get(number, zero), "full" if layout.recompute else "none")
+    return Strategy((BATCH_CUT, *cuts), dict(layout.zeros).get(number, zero), layout.recompute)
 
 
 def program(graph: Graph, layout: Layout) -> Program:

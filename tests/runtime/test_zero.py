@@ -50,10 +50,10 @@ LAYOUTS = {
     "dp2": Layout(dp=2),
     # Chunks of three: most parameters need padding.
     "dp3": Layout(dp=3, micro_batches=1),
-    "dp2 recompute": Layout(dp=2, recompute=True, micro_batches=3),
+    "dp2 recompute": Layout(dp=2, recompute="full", micro_batches=3),
     "dp2 tp2": Layout(dp=2, tp=2),
     "pp2 dp2": Layout(pp=2, dp=2, micro_batches=3),
-    "pp2 dp2 recompute": Layout(pp=2, dp=2, recompute=True),
+    "pp2 dp2 recompute": Layout(pp=2, dp=2, recompute="full"),
     "pp2 dp2 tp2": Layout(pp=2, dp=2, tp=2),
 }
 # GPT-2's and T5's embeddings are tied: with stages the last one has a copy.
@@ -103,7 +103,7 @@ UNLIKE = {
     "3 1 tp2": Layout(pp=2, dp=2, tp=2, zero=(3, 1)),
     "3 0 2": Layout(pp=3, dp=2, zero=(3, 0, 2), micro_batches=3),
     "blocks": Layout(pp=2, dp=2, zero=(1, 2), zeros=((1, 3), (2, 0), (4, 3)), micro_batches=3),
-    "blocks of one stage, again": Layout(dp=2, recompute=True, zeros=((1, 3), (2, 2), (3, 1))),
+    "blocks of one stage, again": Layout(dp=2, recompute="full", zeros=((1, 3), (2, 2), (3, 1))),
 }
 
 
@@ -351,7 +351,7 @@ RANKS = {
     "gpt2 frozen start pp2 dp2 zero2 clipped": Case(
         "gpt2 frozen start", Layout(pp=2, dp=2, zero=2), dtype="float64", clip_norm=0.25
     ),
-    "t5 pp2 dp2 zero3 recompute": Case("t5", Layout(pp=2, dp=2, zero=3, recompute=True)),
+    "t5 pp2 dp2 zero3 recompute": Case("t5", Layout(pp=2, dp=2, zero=3, recompute="full")),
     "gpt2 pp2 dp2 zero0 zero1 clipped": Case("gpt2", Layout(pp=2, dp=2, zero=(0, 1)), dtype="float64", clip_norm=0.25),
     "gpt2 pp2 dp2 zero3 zero0 and blocks": Case(
         "gpt2", Layout(pp=2, dp=2, zero=(3, 0), zeros=((1, 0), (4, 2))), dtype="float64", clip_norm=0.25

@@ -41,7 +41,7 @@ def pipeline(
 ) -> Program:  # fmt: skip
     """The program of a chain; devices in the order (stage, data, tensor)."""
     graph = chain(stages, skips, tied)
-    pieces = transform(graph, [StageCode((BlockCode(f"b{stage}", (), False),), ()) for stage in range(stages)])
+    pieces = transform(graph, [StageCode((BlockCode(f"b{stage}", (), "none"),), ()) for stage in range(stages)])
     each = dp * tp
     devices_of = tuple(tuple(range(stage * each, (stage + 1) * each)) for stage in range(stages))
     places = assign(devices_of, [dp] * stages, [tp] * stages)

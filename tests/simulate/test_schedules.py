@@ -20,7 +20,7 @@ from tests.simulate.pipelines import chain, machine, tensor
 def program(schedule: str, stages: int, micro_batches: int, arguments: Mapping[str, int]) -> Program:
     """The queues of a chain; a device for each lane of the schedule."""
     graph = chain(stages)
-    pieces = transform(graph, [StageCode((BlockCode(f"b{stage}", (), False),), ()) for stage in range(stages)])
+    pieces = transform(graph, [StageCode((BlockCode(f"b{stage}", (), "none"),), ()) for stage in range(stages)])
     lanes = find(schedule).lanes(stages, arguments)
     devices_of = tuple(tuple(lane for lane, at in enumerate(lanes) if stage in at) for stage in range(stages))
     widths = tuple(map(len, devices_of))

@@ -93,7 +93,7 @@ def any_program(random: Random) -> tuple[Graph, Program]:
     pairs = [(i, j) for i in range(stages) for j in range(i + 2, stages)]
     tied = stages > 1 and random.random() < 0.5
     graph = chain(stages, [pair for pair in pairs if random.random() < 0.5], tied)
-    pieces = transform(graph, [StageCode((BlockCode(f"b{stage}", (), False),), ()) for stage in range(stages)])
+    pieces = transform(graph, [StageCode((BlockCode(f"b{stage}", (), "none"),), ()) for stage in range(stages)])
     each = dp * tp
     devices_of = tuple(tuple(range(stage * each, (stage + 1) * each)) for stage in range(stages))
     places = assign(devices_of, [dp] * stages, [tp] * stages)

@@ -148,6 +148,11 @@ def changed(change: Callable[[Draft], None]) -> Callable[[Draft], None]:
 
 CHANGED = {
     "unknown block": (lambda draft: recompute(draft, ["x"]), 'has no block "x"'),
+    "half a block": (lambda draft: recompute(draft, ["head"], "half"), "'half': none, selective and full work"),
+    "some and away": (
+        lambda draft: (recompute(draft, ["head"], "selective"), offload(draft, ["head"])),
+        '"head" is computed again and offloaded',
+    ),
     "a text": (lambda draft: offload(draft, "head"), '"head" stands where a list of blocks is needed'),
     "both": (
         lambda draft: (recompute(draft, ["head"]), offload(draft, ["head"])), '"head" is computed again and offloaded'

@@ -64,7 +64,7 @@ def any_lanes(random: Random, schedule: str, *, lanes: int = 0, changed: bool = 
     # The ends of an interlaced pipeline are on all devices: what is tied there never crosses.
     tied = random.random() < 0.4 and (schedule != "3f1b")
     graph = model(schedule, stages, [pair for pair in pairs if random.random() < 0.15], tied)
-    pieces = transform(graph, [StageCode((BlockCode(f"b{stage}", (), False),), ()) for stage in range(stages)])
+    pieces = transform(graph, [StageCode((BlockCode(f"b{stage}", (), "none"),), ()) for stage in range(stages)])
     devices_of = tuple(tuple(copy * lanes + lane for copy in range(dp) for lane in on) for on in of_stage)
     widths = [len(on) for on in of_stage]
     places = assign(devices_of, [dp] * stages, widths)
