@@ -137,6 +137,11 @@ class Order:
     arguments: dict[str, int] = field(default_factory=dict)
     turns: dict[int, tuple[Turn, ...]] = field(default_factory=dict)
 
+    @property
+    def words(self) -> str:
+        """The schedule with its arguments, but for those that are 0."""
+        return " ".join([self.generator, *(f"{name}={value}" for name, value in self.arguments.items() if value)])
+
 
 @dataclass(frozen=True)
 class SharedParameter:

@@ -46,7 +46,7 @@ def heading(plan: Plan) -> str:
         f"{plan.model} on {plan.cluster}: {plan.global_batch} samples{tokens} a step, {plan.precision}, "
         f"{plan.optimizer}, for {plan.target}\n"
         f"predicted step {duration(predicted.step_seconds)}, {predicted.samples_per_second:.4g} samples/s{rate}, "
-        f"schedule {plan.schedule}, bubble {predicted.bubble_fraction:.1%}{idle}"
+        f"schedule {plan.order.words}, bubble {predicted.bubble_fraction:.1%}{idle}"
     )
 
 

@@ -94,11 +94,7 @@ def _order(plan: Plan, framework: str) -> list[str]:
         return [f"Its order is of {order.stages} stages and it has {len(plan.stages)}."]
     # Schedules that come to the same order are the same, such as all of them with one micro-batch.
     if order.generator == "turns" or _turns(order) != one_f_one_b(order.stages, order.micro_batches):
-        said = "".join(f" with {name}={value}" for name, value in order.arguments.items() if value)
-        return [
-            f'{framework} has no schedule "{order.generator}"{said}, it orders turns as 1f1b; plan with --fix '
-            "schedule=1f1b."
-        ]
+        return [f'{framework} has no schedule "{order.words}", it orders turns as 1f1b; plan with --fix schedule=1f1b.']
     return []
 
 

@@ -80,7 +80,7 @@ EVERY = " ".join(FRAMEWORKS)
         ("idle", EVERY, "plan for a cluster of 4 devices"),
         ("moved", EVERY, "It puts rank 0 on device 2"),
         ("gpipe", EVERY, 'no schedule "gpipe", it orders turns as 1f1b; plan with --fix schedule=1f1b'),
-        ("ahead", EVERY, 'no schedule "1f1b" with depth=1, it orders turns as 1f1b; plan with --fix schedule=1f1b'),
+        ("ahead", EVERY, 'no schedule "1f1b depth=1", it orders turns as 1f1b; plan with --fix schedule=1f1b'),
         ("fp64", EVERY, "does not train in fp64; fp32, bf16, fp16 work"),
         ("zero 2 in stages", "deepspeed", "DeepSpeed's pipeline takes the ZeRO stages 0 and 1, not 2"),
         ("zero 2 in stages", "megatron", "divides what ZeRO-1 does, not ZeRO-2"),
