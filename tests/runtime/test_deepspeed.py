@@ -34,6 +34,7 @@ LAYOUTS = {
     "pp2 recompute": Layout(pp=2, recompute="full"),
     "pp2 tp2 recompute": Layout(pp=2, tp=2, recompute="full"),
     "dp2 zero3 recompute": Layout(dp=2, zero=3, recompute="full"),
+    "dp2 zero3 selective": Layout(dp=2, zero=3, recompute="selective"),
     **{f"pp4 {count} micro-batches": Layout(pp=4, micro_batches=count) for count in (1, 3, 5)},
     **{f"pp2 dp2 zero1 {count} micro-batches": Layout(pp=2, dp=2, zero=1, micro_batches=count) for count in (1, 3)},
 }

@@ -356,6 +356,9 @@ RANKS = {
     "gpt2 pp2 dp2 zero3 zero0 and blocks": Case(
         "gpt2", Layout(pp=2, dp=2, zero=(3, 0), zeros=((1, 0), (4, 2))), dtype="float64", clip_norm=0.25
     ),
+    "gpt2 pp2 dp2 zero1 zero3 selective": Case(
+        "gpt2", Layout(pp=2, dp=2, zero=(1, 3), recompute="selective"), dtype="float64"
+    ),
     "gpt2 dp3 zero3": Case("gpt2", Layout(dp=3, zero=3, micro_batches=3)),
 }
 
