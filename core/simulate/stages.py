@@ -14,6 +14,7 @@ from math import ceil, prod
 import numpy as np
 
 from partita.cluster import Cluster, Link
+from partita.cluster.placement import beside
 from partita.cost import all_gather_seconds, reduce_scatter_seconds, state_bytes
 from partita.cost.alike import Alike
 from partita.cost.block import BlockCost, divided_cost
@@ -104,8 +105,9 @@ class Stages:
         names = ["data", *(axis.name for axis in stage.inner)]
         nodes = np.asarray(self.cluster.node_of)[np.asarray(stage.devices)].reshape(sizes)
         varied = [at for at, name in enumerate(names) if name in axes]
-        first = nodes[tuple(slice(0, 1) if at in varied else slice(None) for at in range(len(sizes)))]
-        return self.cluster.link(bool((nodes != first).any()))
+        size = prod(sizes[at] for at in varied)
+        groups = np.moveaxis(nodes, varied, range(-len(varied), 0)).reshape(-1, size)
+        return self.cluster.link(bool((groups != groups[:, :1]).any()), beside(groups))
 
     def group(self, stage: Stage, axis: str) -> tuple[int, Link]:
         """The size and the link of a group along one axis."""
