@@ -110,7 +110,8 @@ class Model:
 
 
 def gpt(row: BlockRow) -> tuple[Graph, str]:
-    config = {"model_type": "gpt2", "n_positions": row.seq, "n_embd": row.hidden, "n_layer": 2, "n_head": row.heads,
+    config = {"model_type": "gpt2", "activation_function": "gelu_pytorch_tanh",
+              "n_positions": row.seq, "n_embd": row.hidden, "n_layer": 2, "n_head": row.heads,
               "attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0}  # fmt: skip
     return capture_config(config, seq=row.seq, dtype="bfloat16"), "transformer.h.1"
 

@@ -92,7 +92,8 @@ def read(path: Path) -> list[Row]:
 @cache
 def graph_of(hidden: int, heads: int, layers: int, seq: int) -> tuple[Graph, Alike, dict[int, tuple[BlockCost, ...]]]:
     """The model, its like blocks, and a place for costs: these don't depend on the cluster's figures."""
-    config = {"model_type": "gpt2", "vocab_size": VOCABULARY, "n_positions": seq, "n_embd": hidden, "n_layer": layers,
+    config = {"model_type": "gpt2", "activation_function": "gelu_pytorch_tanh",
+              "vocab_size": VOCABULARY, "n_positions": seq, "n_embd": hidden, "n_layer": layers,
               "n_head": heads}  # fmt: skip
     graph = capture_config(config, seq=seq, samples=1, dtype="float16")
     return graph, alike(graph), {}
