@@ -5,7 +5,7 @@
 
 (a) interpolation: each block from its own measurements at other micro-batches, where there are any, otherwise at other
 tp (in the part 1/tp of the work that a device has). (b) the cost model with rates of the profile's single kernels: of
-the blocks it has seen nothing but the start, a median over all of them of what doesn't grow with the micro-batch. Both
+the blocks it has seen nothing but the start, half of what over all of them doesn't grow with the micro-batch. Both
 predict a block measured alone, with its start. The measured Swin and Evoformer blocks kept their scores in memory, so
 they are priced that way.
 """
