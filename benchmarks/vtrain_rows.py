@@ -6,8 +6,8 @@
 The rows are vTrain's (Bang et al., MICRO 2024): Megatron-LM on one node of eight A100s and on up to 64 nodes. Of each
 file a fifth of the rows, drawn with a fixed seed, is what the fit sees; errors are those of the rest. Fitted are
 figures of the cluster that a preset states: how much of the peak a large product reaches and from which size on, of
-attention, of the memory's bandwidth and of the links, the seconds between two ops and a message's latency inside a node. A fit of one
-node is the start for those of many, where only the links and the fractions are fitted again.
+attention, of the memory's bandwidth and of the links, the seconds between two ops and a message's latency inside a
+node. A fit of one node is the start for those of many, where only the links and the fractions are fitted again.
 
 The rows don't say whether activations were computed again. On one node they were not: the models are small, and with it
 the fastest rows would need more than the peak. On many nodes they were, of every layer: without it large products would
