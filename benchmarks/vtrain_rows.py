@@ -9,9 +9,9 @@ figures of the cluster that a preset states: how much of the peak a large produc
 attention, of the memory's bandwidth and of the links, the seconds between two ops and a message's latency inside a
 node. A fit of one node is the start for those of many, where only the links and the fractions are fitted again.
 
-The rows don't say whether activations were computed again. On one node they were not: the models are small, and with it
-the fastest rows would need more than the peak. On many nodes they were, of every layer: without it large products would
-reach 0.64 of the peak there and 1.0 on one node, with it 0.9; and most of these rows would not fit into 80 GB.
+The rows don't say whether activations were computed again. On one node they were not: the models are small, and with
+it the fastest rows would need more than the peak. On many nodes they were, of every layer: with it large products
+reach what they reach on one node, without it two thirds of that.
 
 A table look-up is the other way to predict: the nearest row, by the logarithms of all sizes, among those that the fit
 sees. Regret: of all measured ways to train one model on as many devices with one batch, the time of the one that is
