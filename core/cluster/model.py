@@ -104,13 +104,20 @@ class Cluster:
         """How many times longer everything takes while ``busy`` devices (a mean over time) want a core at once."""
         return 1.0 if self.cores is None else max(1.0, busy / self.cores)
 
-    def link(self, crosses_nodes: bool) -> Link:
+    def link(self, crosses_nodes: bool, beside: int = 1) -> Link:
         """The slowest tier of a group, all of a node's devices sending at once. Processes that wait for a core answer
-        late and copy slowly."""
+        late and copy slowly.
+
+        ``beside``: the group's members in each of its nodes. What a ring sends from one node to the next it divides
+        over their ports, and inside a node it passes all of it on.
+        """
         link = self.inter_node if crosses_nodes else self.intra_node
-        if crosses_nodes and self.node_bytes_per_second is not None:
-            share = self.node_bytes_per_second / max(self.nodes)
-            link = replace(link, bytes_per_second=min(link.bytes_per_second, share))
+        if crosses_nodes:
+            port = link.bytes_per_second
+            if self.node_bytes_per_second is not None:
+                port = min(port, self.node_bytes_per_second / max(self.nodes))
+            inside = self.intra_node.reached_bytes_per_second / link.efficiency
+            link = replace(link, bytes_per_second=port if beside == 1 else max(port, min(port * beside, inside)))
         slow = self.slowdown(self.devices)
         return Link(link.bytes_per_second / slow, link.latency_seconds * slow, link.efficiency)
 

@@ -14,8 +14,8 @@ VIEWS = frozenset({
 })  # fmt: skip
 # An element takes as long as many additions do.
 TRANSCENDENTAL = frozenset({
-    "cos", "cross_entropy", "erf", "exp", "gelu", "log", "log_softmax", "pow", "sigmoid", "silu", "sin", "softmax",
-    "_log_softmax", "_softmax", "tanh",
+    "cos", "cross_entropy", "erf", "exp", "gelu", "gelu_new", "log", "log_softmax", "pow", "sigmoid", "silu", "sin",
+    "softmax", "_log_softmax", "_softmax", "tanh",
 })  # fmt: skip
 MATMULS = frozenset({"linear", "addmm", "baddbmm", "matmul", "mm", "bmm", "conv2d"})
 # Only the rows that are looked up are read.

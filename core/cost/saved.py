@@ -90,6 +90,9 @@ def _kept(
         # As the modules of transformers compute it: a float32 copy of the input, the normed values before the weight.
         rows = elements / max(1, graph.tensor[op.inputs[0]].shape[-1])
         return (), elements * (4.0 + item(graph.tensor[op.outputs[0]].dtype)) + 4.0 * rows, True
+    if op.kind == "gelu_new":
+        # x, tanh's result, and both factors of the product: 0.5·x and 1 + tanh.
+        return op.inputs, 3.0 * elements * item(graph.tensor[op.outputs[0]].dtype), True
     if op.kind in ("layer_norm", "native_layer_norm"):
         return op.inputs[:1], 8.0 * elements / max(1, graph.tensor[op.inputs[0]].shape[-1]), True
     if op.kind == "attention":
