@@ -12,21 +12,26 @@ from functools import cache
 import numpy as np
 
 from partita.cluster.model import Cluster
+from partita.cluster.placement import beside
 from partita.planner.joint.space import Family, Shape
 
 
 @dataclass(frozen=True)
+class Lies:
+    """How the groups along some axes of a stage lie: over several nodes, and with so many members in each of these."""
+
+    crosses: bool
+    beside: int
+
+
+@dataclass(frozen=True)
 class Variant:
-    """``tensor_crosses``: a group of the axis tensor has devices of several nodes, ``data_crosses``: one of the copies,
-    ``crosses``: the whole stage."""
+    """A shape, and how its groups lie: those of the axis ``tensor``, those of the copies, all devices of the stage."""
 
     shape: Shape
-    tensor_crosses: bool
-    data_crosses: bool
-
-    @property
-    def crosses(self) -> bool:
-        return self.tensor_crosses or self.data_crosses
+    tensor: Lies
+    data: Lies
+    all: Lies
 
 
 @dataclass(frozen=True)
@@ -45,13 +50,16 @@ def places(cluster: Cluster, family: Family) -> Places:
     found = np.full((len(family.shapes), family.units), -1)
 
     @cache
-    def crossing(dp: int, tp: int, first: int) -> tuple[bool, bool]:
+    def lying(dp: int, tp: int, first: int) -> tuple[Lies, Lies, Lies]:
         grid = nodes[first : first + dp * tp].reshape(dp, tp)
-        return bool((grid != grid[:, :1]).any()), bool((grid != grid[:1]).any())
+        tensor, data, whole = (
+            Lies(bool((groups != groups[:, :1]).any()), beside(groups)) for groups in (grid, grid.T, grid.reshape(1, -1))
+        )
+        return tensor, data, whole
 
     for k, shape in enumerate(family.shapes):
         for unit in range(family.units - shape.devices // family.unit + 1):
-            variant = Variant(shape, *crossing(shape.dp, shape.tp, unit * family.unit))
+            variant = Variant(shape, *lying(shape.dp, shape.tp, unit * family.unit))
             found[k, unit] = numbers.setdefault(variant, len(numbers))
     used = nodes[: family.unit * family.units].reshape(family.units, family.unit)
     crosses = np.zeros(family.units + 1, dtype=np.int64)
