@@ -53,7 +53,8 @@ def places(cluster: Cluster, family: Family) -> Places:
     def lying(dp: int, tp: int, first: int) -> tuple[Lies, Lies, Lies]:
         grid = nodes[first : first + dp * tp].reshape(dp, tp)
         tensor, data, whole = (
-            Lies(bool((groups != groups[:, :1]).any()), beside(groups)) for groups in (grid, grid.T, grid.reshape(1, -1))
+            Lies(bool((groups != groups[:, :1]).any()), beside(groups))
+            for groups in (grid, grid.T, grid.reshape(1, -1))
         )
         return tensor, data, whole
 

@@ -56,7 +56,7 @@ def test_200_more():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "sizes"),
-    [(100, Sizes(blocks=(5, 7), units=(2, 4))), (8, Sizes(blocks=(8, 10), units=(2, 4), shapes=(1, 2)))],
+    [(100, Sizes(blocks=(5, 6), units=(2, 4))), (8, Sizes(blocks=(8, 10), units=(2, 4), shapes=(1, 2)))],
 )
 def test_the_search_agrees_where_there_are_too_many_answers(count: int, sizes: Sizes):
     random = Random(3)
