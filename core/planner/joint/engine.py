@@ -19,6 +19,7 @@ from partita.planner.joint.rows import base
 from partita.planner.joint.search import Found, TimeOut, best
 from partita.planner.joint.space import Family
 from partita.planner.joint.table import JointTable
+from partita.planner.joint.tidy import tidied
 
 # Times that differ by less are equal: sums in another order.
 TIE = 1e-9
@@ -129,6 +130,7 @@ class Engine:
             table = self._table(task, schedule, depth)
             answer = best(table, below, bases, deadline=self.deadline)
             if answer is not None:
+                answer = replace(answer, stages=tidied(table, answer.stages))
                 found, below = Answer(family, table, answer), answer.seconds
             if below <= bound.seconds * (1 + TIE):
                 break
