@@ -1,0 +1,87 @@
+"""Stages that are all alike: one way to use the devices and one way to run blocks, as people write plans by hand.
+
+The joint search chooses among far more. Here a way is given, and its table says what any cuts of it take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import inf
+
+import numpy as np
+
+from partita.plan import Plan, Recompute, Search
+from partita.planner.joint.build import build
+from partita.planner.joint.price import Pricing, Schedule
+from partita.planner.joint.rows import base
+from partita.planner.joint.search import best
+from partita.planner.joint.space import Family, Option, Shape
+from partita.planner.joint.table import Chosen, JointTable
+
+
+@dataclass(frozen=True, order=True)
+class Uniform:
+    """``pp`` stages of dp · tp devices each. ``micro`` is the samples of a copy's micro-batch, ``micro_batches`` their
+    number c."""
+
+    pp: int = 1
+    tp: int = 1
+    dp: int = 1
+    zero: int = 0
+    recompute: Recompute = "none"
+    micro: int = 1
+    micro_batches: int = 1
+
+    @property
+    def devices(self) -> int:
+        return self.pp * self.tp * self.dp
+
+    @property
+    def batch(self) -> int:
+        """Samples of a step."""
+        return self.micro * self.micro_batches * self.dp
+
+
+class Way:
+    """The table of a uniform way. Its batch and its devices are its own, all else is as ``pricing`` has it."""
+
+    def __init__(self, pricing: Pricing, uniform: Uniform, schedule: Schedule = "1f1b"):
+        self.uniform = uniform
+        if (pricing.problem.global_batch, pricing.devices) != (uniform.batch, uniform.devices):
+            pricing = pricing.on(replace(pricing.problem, global_batch=uniform.batch), uniform.devices)
+        self.pricing = pricing
+        shape = Shape(uniform.dp, uniform.tp, uniform.zero)
+        tied = (uniform.tp, "tensor") if pricing.problem.graph.shared_parameters else None
+        self.family = Family(shape.devices, uniform.pp, (shape,), (Option(uniform.recompute),), uniform.pp, tied)
+        self.table: JointTable = pricing.table(self.family, uniform.micro_batches, schedule)
+
+    def fastest(self) -> tuple[Chosen, ...] | None:
+        """The stages with the least step time among those that fit; None where none do."""
+        found = best(self.table)
+        return found and found.stages
+
+    def smallest(self) -> tuple[Chosen, ...]:
+        """The stages whose heaviest device holds the least; there must be as many blocks as stages."""
+        found, n, count = base(self.table.prices), self.table.blocks, self.uniform.pp
+        v = int(self.table.prices_of[0, 0])
+        heaviest, choices = np.append(np.full(n, inf), 0.0), []
+        for behind in range(count):
+            # Where blocks i … j − 1 are a stage.
+            size = found.fixed[v] + self.table.held(behind) * found.held[v] + found.temporary[v]
+            choices.append(np.maximum(size, heaviest[None, :]).argmin(axis=1))
+            heaviest = np.append(np.maximum(size, heaviest[None, :]).min(axis=1), inf)
+        bounds = [0]
+        for choice in reversed(choices):
+            bounds.append(int(choice[bounds[-1]]))
+        return cut(bounds)
+
+    def plan(self, chosen: Sequence[Chosen]) -> Plan:
+        """The plan with these stages, and the formula's prediction. Nothing is said to be searched."""
+        return build(self.pricing, self.family, self.table, chosen, Search("given", False, 0.0, 0))
+
+
+def cut(bounds: Sequence[int]) -> tuple[Chosen, ...]:
+    """The stages of a uniform way that are cut at ``bounds``: the first block of each, and the number of blocks."""
+    return tuple(Chosen(i, j, unit, 0, (0,) * (j - i)) for unit, (i, j) in enumerate(pairwise(bounds)))
