@@ -114,7 +114,7 @@ class Pricing:
     def ways(self, family: Family) -> Ways:
         """The variants of a family's shapes."""
         if family not in self._ways:
-            key = (family.unit, family.stages, family.shapes)
+            key = (family.unit, family.stages, family.shapes, family.options)
             if key not in self._alike:
                 where = places(self.cluster, family)
                 self._alike[key] = Ways(self.kinds, self.crossing, family, where, self.devices)

@@ -52,9 +52,8 @@ class Way:
         if (pricing.problem.global_batch, pricing.devices) != (uniform.batch, uniform.devices):
             pricing = pricing.on(replace(pricing.problem, global_batch=uniform.batch), uniform.devices)
         self.pricing = pricing
-        shape = Shape(uniform.dp, uniform.tp, uniform.zero)
-        tied = (uniform.tp, "tensor") if pricing.problem.graph.shared_parameters else None
-        self.family = Family(shape.devices, uniform.pp, (shape,), (Option(uniform.recompute),), uniform.pp, tied)
+        shape, option = Shape(uniform.dp, uniform.tp, uniform.zero), Option(uniform.recompute)
+        self.family = uniform_family(pricing, uniform.pp, shape, option)
         self.table: JointTable = pricing.table(self.family, uniform.micro_batches, schedule)
 
     def fastest(self) -> tuple[Chosen, ...] | None:
@@ -64,24 +63,51 @@ class Way:
 
     def smallest(self) -> tuple[Chosen, ...]:
         """The stages whose heaviest device holds the least; there must be as many blocks as stages."""
-        found, n, count = base(self.table.prices), self.table.blocks, self.uniform.pp
-        v = int(self.table.prices_of[0, 0])
-        heaviest, choices = np.append(np.full(n, inf), 0.0), []
-        for behind in range(count):
-            # Where blocks i … j − 1 are a stage.
-            size = found.fixed[v] + self.table.held(behind) * found.held[v] + found.temporary[v]
-            choices.append(np.maximum(size, heaviest[None, :]).argmin(axis=1))
-            heaviest = np.append(np.maximum(size, heaviest[None, :]).min(axis=1), inf)
-        bounds = [0]
-        for choice in reversed(choices):
-            bounds.append(int(choice[bounds[-1]]))
-        return cut(bounds)
+        return cut(_smallest(self.table)[1])
 
     def plan(self, chosen: Sequence[Chosen]) -> Plan:
         """The plan with these stages, and the formula's prediction. Nothing is said to be searched."""
         return build(self.pricing, self.family, self.table, chosen, Search("given", False, 0.0, 0))
 
 
+def uniform_family(pricing: Pricing, stages: int, shape: Shape, option: Option) -> Family:
+    """The family whose stages are all of one shape and whose blocks all run one way."""
+    tied = (shape.tp, option.form) if pricing.problem.graph.shared_parameters else None
+    return Family(shape.devices, stages, (shape,), (option,), stages, tied)
+
+
+def uniform_families(pricing: Pricing) -> list[Family]:
+    """All of these that the problem allows, without stages that mix forms."""
+    found = {
+        (family.stages, shape, option): None
+        for family in pricing.families if family.stages is not None
+        for shape in family.shapes if not shape.mixed
+        for option in family.options if option.form == "tensor"
+    }  # fmt: skip
+    return [uniform_family(pricing, *each) for each in found]
+
+
 def cut(bounds: Sequence[int]) -> tuple[Chosen, ...]:
     """The stages of a uniform way that are cut at ``bounds``: the first block of each, and the number of blocks."""
     return tuple(Chosen(i, j, unit, 0, (0,) * (j - i)) for unit, (i, j) in enumerate(pairwise(bounds)))
+
+
+def least_bytes(table: JointTable) -> float:
+    """Of a table of one uniform way: the smallest limit that some cuts keep; there must be as many blocks as stages."""
+    return _smallest(table)[0]
+
+
+def _smallest(table: JointTable) -> tuple[float, list[int]]:
+    """The least bytes of the heaviest stage, and where the stages are cut: a programme from the last stage back."""
+    found, n, v = base(table.prices), table.blocks, int(table.prices_of[0, 0])
+    heaviest, choices = np.append(np.full(n, inf), 0.0), []
+    for behind in range(table.all_units):
+        # Where blocks i … j − 1 are a stage.
+        size = found.fixed[v] + table.held(behind) * found.held[v] + found.temporary[v]
+        size = np.maximum(size, heaviest[None, :])
+        choices.append(size.argmin(axis=1))
+        heaviest = np.append(size.min(axis=1), inf)
+    bounds = [0]
+    for choice in reversed(choices):
+        bounds.append(int(choice[bounds[-1]]))
+    return float(heaviest[0]), bounds

@@ -81,3 +81,10 @@ def test_a_plan_of_a_way_is_as_it_was_given():
     assert {(s.zero, s.recompute) for stage in plan.stages for s in stage.strategies} == {(1, "full")}
     assert plan.global_batch == uniform.batch == 16
     assert plan.predicted.step_seconds == pytest.approx(step_seconds(way.table, cut((0, 3, 6))), rel=1e-8)
+
+
+def test_ways_of_one_pricing_are_kept_apart():
+    known = pricing(8)
+    for uniform in (Uniform(1, 2, 1, 0, again, 8, 1) for again in ("none", "full")):
+        held = Way(known, uniform).plan(cut((0, 6))).predicted.breakdown.stages[0].memory.activations
+        assert held == Way(pricing(), uniform).plan(cut((0, 6))).predicted.breakdown.stages[0].memory.activations
