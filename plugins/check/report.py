@@ -62,11 +62,8 @@ def predicted(report: Report) -> dict[str, Any] | None:
     }
     if report.best is not None and priced.step_seconds is not None:
         best = report.best.predicted.step_seconds
-        found["best"] = {
-            "step_seconds": best,
-            "speedup": priced.step_seconds / best,
-            "arrangement": _words(report.best),
-        }
+        gain, words = priced.step_seconds / best, _words(report.best)
+        found["best"] = {"step_seconds": best, "speedup": gain, "arrangement": words}
     elif report.no_plan:
         found["best"] = {"step_seconds": None, "reason": report.no_plan}
     return found
