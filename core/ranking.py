@@ -36,11 +36,11 @@ def ranked(solved: Solved) -> Plan:
         if best is None or plan.predicted.step_seconds < best[1].predicted.step_seconds * (1 - 1e-9):
             best = answer, plan
     if best is None:
-        plan = solved.plan(solved.best, tuple(reasons(solved, solved.best)))
-        return replace(plan, reasons=(*plan.reasons, _not_simulated(solved.best)))
+        plan = solved.plan(solved.best)
+        return replace(plan, reasons=(*reasons(solved, solved.best, plan), _not_simulated(solved.best)))
     answer, plan = best
     said = _said(answer, solved.best, plan.predicted.step_seconds, simulated)
-    return replace(plan, reasons=(*reasons(solved, answer), said))
+    return replace(plan, reasons=(*reasons(solved, answer, plan), said))
 
 
 def turns(answer: Answer) -> int:
@@ -72,6 +72,4 @@ def _said(answer: Answer, first: Answer, seconds: float, simulated: int) -> str:
 
 
 def _not_simulated(answer: Answer) -> str:
-    return (
-        f"Not simulated: a step has {turns(answer):,} turns. The time is the formula's; partita simulate plays the plan."
-    )
+    return f"Not simulated: a step has {turns(answer):,} turns. The time is the formula's; partita simulate plays the plan."
