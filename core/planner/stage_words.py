@@ -87,8 +87,8 @@ def _divided(plan: Plan) -> Iterator[str]:
             found.append(f"stage {number}: {count} of {len(stage.blocks)}")
     if found:
         yield (
-            f"Some blocks divide a copy's samples over tp instead of their heads and hidden units ({', '.join(found)}): "
-            "they keep all of their parameters on each device, and need no all-reduces of activations."
+            f"Some blocks divide a copy's samples over tp, not their heads and hidden units ({', '.join(found)}): they "
+            "keep all of their parameters on each device, and need no all-reduces of activations."
         )
 
 

@@ -30,8 +30,8 @@ def sizes(found) -> list[int]:
 
 
 def brute_force(problem) -> float:
-    """The least step time of all families, numbers of micro-batches and schedules, all cuts and all options, without any
-    bound; infinite where nothing fits."""
+    """The least step time of all families, numbers of micro-batches and schedules, all cuts and all options, without
+    any bound; infinite where nothing fits."""
     pricing = Pricing(problem, alike(problem.graph))
     kinds = [("1f1b", depth) for depth in DEPTHS] + [("gpipe", 0)]
     return min(

@@ -100,15 +100,16 @@ class Engine:
 
     def others(self, than: Answer, within: float, most: int) -> Iterator[Answer]:
         """Other answers that take up to ``within`` times as long, the best of their family and number of micro-batches:
-        up to ``most`` are looked for, where bounds are the least."""
+        up to ``most`` are looked for, where bounds are the least. Each arrangement comes once."""
         tasks = sorted(self.tasks(), key=lambda task: task.bound)
-        looked = 0
+        looked, seen = 0, {(than.table.micro_batches, than.shapes)}
         for task in tasks:
             if task.mixed or task.bound >= than.seconds * within or looked == most:
                 continue
             looked += 1
             answer = self.solve(task, than.seconds * within)
-            if answer is not None:
+            if answer is not None and (key := (answer.table.micro_batches, answer.shapes)) not in seen:
+                seen.add(key)
                 yield answer
 
     def solve(self, task: _Task, below: float) -> Answer | None:

@@ -1,4 +1,4 @@
-"""Where nothing fits: the least memory that would do, what binds, how many devices and which batch would do, exactly."""
+"""Where nothing fits: the least memory that would do, what binds, how many devices, which batch. All exact."""
 
 from __future__ import annotations
 
@@ -182,8 +182,8 @@ def smaller_batch(pricing: Pricing, counts: Sequence[int]) -> Least | None:
     """The largest global batch under the one asked for with which an answer fits on these numbers of devices.
 
     A turn takes s samples, the least that the stages' copies can divide: more hold more. Of the micro-batches of that
-    size the most that fit are found by halving, as more of them in flight hold no less. Where their number is held, it is
-    their size that grows.
+    size the most that fit are found by halving, as more of them in flight hold no less. Where their number is held, it
+    is their size that grows.
     """
     problem = pricing.problem
     held, limit = problem.fix.get("micro_batches"), float(problem.memory_limit)
