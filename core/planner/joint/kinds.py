@@ -6,6 +6,7 @@ Seconds of computing and kept bytes depend on a kind, its cut and the samples of
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -28,30 +29,39 @@ class BlockCut(NamedTuple):
 
 
 class Kinds:
-    """The kinds of a problem's blocks. ``of``: [n], the kind of each block; ``costs`` that are known."""
+    """The kinds of a problem's blocks. ``of``: [n], the kind of each block."""
 
-    def __init__(self, problem: Problem, groups: Alike, costs: dict[BlockCut, tuple[BlockCost, ...]] | None = None):
+    def __init__(self, problem: Problem, groups: Alike):
         self.problem, self.groups, self.cluster = problem, groups, problem.cluster
         self.peak = peak_flops(problem.cluster.device, problem.precision)
         self.item = item_bytes(problem.graph, problem.precision)
         self.first = sorted(set(groups.kinds))
         self.of = np.array([self.first.index(kind) for kind in groups.kinds])
-        # They don't depend on the cluster, nor on the batch.
-        self.made: dict[BlockCut, tuple[BlockCost, ...]] = {} if costs is None else costs
+        self._costs: dict[BlockCut, tuple[BlockCost, ...]] = {}
         self._constants: dict[BlockCut, Mapping[str, np.ndarray]] = {}
         self._measures: dict[tuple[BlockCut, int], np.ndarray] = {}
         self._shared: np.ndarray | None = None
 
+    def of_problem(self, problem: Problem) -> Kinds:
+        """The same kinds, with all that is known of them, for another problem of the same model and precision."""
+        assert problem.graph is self.problem.graph
+        assert problem.precision == self.problem.precision
+        made, cluster = copy(self), problem.cluster
+        made.problem, made.cluster, made.peak = problem, cluster, peak_flops(cluster.device, problem.precision)
+        if (cluster.device, cluster.threads) != (self.cluster.device, self.cluster.threads):
+            made._measures, made._constants = {}, {}
+        return made
+
     def costs(self, cut: BlockCut) -> tuple[BlockCost, ...]:
         """One cost a kind, for the graph's samples."""
-        if cut not in self.made:
+        if cut not in self._costs:
             graph, made = self.problem.graph, []
             for kind in self.first:
                 classes = self.groups.classes[kind]
                 division = replace(tensor_division(classes, cut.tp), selective=cut.selective)
                 made.append(divided_cost(graph, graph.blocks[kind].name, classes, division, self.item))
-            self.made[cut] = tuple(made)
-        return self.made[cut]
+            self._costs[cut] = tuple(made)
+        return self._costs[cut]
 
     def constants(self, cut: BlockCut) -> Mapping[str, np.ndarray]:
         """[kinds] each, by name: what doesn't depend on the samples, and what is in proportion to them (of the

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from partita.cost.alike import Alike
-from partita.cost.crossing import crossing
+from partita.cost.crossing import Crossing, crossing
 from partita.cost.precision import compute_dtype
 from partita.errors import divisors
 from partita.graph.model import ITEM_BYTES
@@ -30,7 +30,7 @@ class Pricing:
     """The tables of one problem on its cluster's first ``devices`` devices (all of them by default).
 
     Shapes and options are numbered as the family has them. Tables of one family and number of micro-batches share
-    their prices, whatever the schedule. ``known``: another one of the same model and precision: see ``on``.
+    their prices, whatever the schedule. ``known``: see ``of_problem``.
     """
 
     def __init__(
@@ -39,8 +39,8 @@ class Pricing:
     ):  # fmt: skip
         self.problem, self.groups, self.cluster, self.most_units = problem, groups, problem.cluster, most_units
         self.devices = self.cluster.devices if devices is None else devices
-        self.kinds = Kinds(problem, groups, known and known.kinds.made)
-        self.crossing = known.crossing if known else crossing(problem.graph, self.kinds.item)
+        self.kinds: Kinds = Kinds(problem, groups) if known is None else known.kinds.of_problem(problem)
+        self.crossing: Crossing = crossing(problem.graph, self.kinds.item) if known is None else known.crossing
         self._ways: dict[Family, Ways] = {}
         # Families that differ in ``tied`` alone share theirs.
         self._alike: dict[tuple[object, ...], Ways] = {}
@@ -48,10 +48,8 @@ class Pricing:
         # The last few: all of them together are large.
         self._prices: OrderedDict[tuple[Family, int], Prices] = OrderedDict()
 
-    def on(self, problem: Problem, devices: int | None = None) -> Pricing:
-        """The tables of another question about the same model in the same precision, which share its blocks' costs."""
-        assert problem.graph is self.problem.graph
-        assert problem.precision == self.problem.precision
+    def of_problem(self, problem: Problem, devices: int | None = None) -> Pricing:
+        """The pricing of another question about the same model in the same precision; blocks are priced once."""
         return Pricing(problem, self.groups, devices, self.most_units, self)
 
     @cached_property
