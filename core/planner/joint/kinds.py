@@ -6,6 +6,7 @@ Seconds of computing and kept bytes depend on a kind, its cut and the samples of
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -40,6 +41,14 @@ class Kinds:
         self._constants: dict[BlockCut, Mapping[str, np.ndarray]] = {}
         self._measures: dict[tuple[BlockCut, int], np.ndarray] = {}
         self._shared: np.ndarray | None = None
+
+    def of_problem(self, problem: Problem) -> Kinds:
+        """The same kinds, with all that is known of them, for another batch or number of such devices."""
+        made = copy(self)
+        made.problem, made.cluster = problem, problem.cluster
+        if made.cluster.threads != self.cluster.threads:
+            made._measures = {}
+        return made
 
     def costs(self, cut: BlockCut) -> tuple[BlockCost, ...]:
         """One cost a kind, for the graph's samples."""

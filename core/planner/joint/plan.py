@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from partita.cost.alike import Alike, alike
+from partita.cost.alike import alike
 from partita.errors import PlanError
 from partita.plan import Plan, Search, SharedParameter, Stage
 from partita.planner.fix import check_fix
 from partita.planner.joint.build import build, plan_stages, rounded, shared_parameters
 from partita.planner.joint.engine import Answer, Engine, Searched
+from partita.planner.joint.infeasible import refuse
 from partita.planner.joint.price import Pricing
 from partita.planner.joint.table import Chosen
 from partita.problem import TARGETS, Problem
@@ -67,11 +68,7 @@ def solve(problem: Problem, seconds: float = inf) -> Solved:
             f"no plan for {problem.cluster.devices} devices, global batch {problem.global_batch} and "
             f"{len(problem.graph.blocks)} blocks keeps all of {held} ({TARGETS[problem.target].sentence})"
         )
-    raise _refused(problem, groups)
-
-
-def _refused(problem: Problem, groups: Alike) -> Exception:
-    raise NotImplementedError
+    raise refuse(problem, groups, list(device_counts(problem)))
 
 
 def device_counts(problem: Problem) -> Iterator[int]:

@@ -33,17 +33,24 @@ class Pricing:
     their prices, whatever the schedule.
     """
 
-    def __init__(self, problem: Problem, groups: Alike, devices: int | None = None, most_units: int = MOST_UNITS):
+    def __init__(
+        self, problem: Problem, groups: Alike, devices: int | None = None, most_units: int = MOST_UNITS,
+        known: Pricing | None = None,
+    ):  # fmt: skip
         self.problem, self.groups, self.cluster, self.most_units = problem, groups, problem.cluster, most_units
         self.devices = self.cluster.devices if devices is None else devices
-        self.kinds = Kinds(problem, groups)
-        self.crossing = crossing(problem.graph, self.kinds.item)
+        self.kinds = Kinds(problem, groups) if known is None else known.kinds.of_problem(problem)
+        self.crossing = crossing(problem.graph, self.kinds.item) if known is None else known.crossing
         self._ways: dict[Family, Ways] = {}
         # Families that differ in ``tied`` alone share theirs.
         self._alike: dict[tuple[object, ...], Ways] = {}
         self._moved: dict[tuple[object, ...], tuple[np.ndarray, np.ndarray]] = {}
         # The last few: all of them together are large.
         self._prices: OrderedDict[tuple[Family, int], Prices] = OrderedDict()
+
+    def of_problem(self, problem: Problem, devices: int) -> Pricing:
+        """The pricing of the same model for another batch or number of such devices; blocks are priced once."""
+        return Pricing(problem, self.groups, devices, self.most_units, self)
 
     @cached_property
     def families(self) -> tuple[Family, ...]:
