@@ -70,12 +70,16 @@ class _Task:
 
 
 class Engine:
-    """The search of one problem, on its pricing."""
+    """The search of one problem, on its pricing; or of some ``families`` and ``schedules`` (with depths) alone."""
 
-    def __init__(self, pricing: Pricing, deadline: float = inf):
+    def __init__(
+        self, pricing: Pricing, deadline: float = inf, families: Sequence[Family] | None = None,
+        schedules: Sequence[tuple[Schedule, int]] | None = None,
+    ):  # fmt: skip
         self.pricing, self.deadline = pricing, deadline
+        self.families = pricing.families if families is None else families
         fixed = pricing.problem.fix.get("schedule")
-        kinds: tuple[tuple[Schedule, int], ...] = (*(("1f1b", depth) for depth in DEPTHS), ("gpipe", 0))
+        kinds: Sequence[tuple[Schedule, int]] = schedules or (*(("1f1b", depth) for depth in DEPTHS), ("gpipe", 0))
         self.schedules = [kind for kind in kinds if fixed in (None, kind[0])]
 
     def search(self) -> Searched:
@@ -139,7 +143,7 @@ class Engine:
     def tasks(self) -> list[_Task]:
         """All tasks, those first that are searched in no time, and of these the ones with the least bounds."""
         found = []
-        for family in self.pricing.families:
+        for family in self.families:
             mixed = any(shape.mixed for shape in family.shapes)
             for count in self.pricing.micro_batches(family):
                 bound = self._bound(family, count)
