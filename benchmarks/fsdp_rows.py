@@ -183,7 +183,7 @@ def predicted(row: Row, figures: Figures | None, again: bool | None = None) -> f
     back = row.again == "full" if again is None else again
     uniform = Uniform(1, row.tp, row.copies, row.zero, "full" if back else "none", row.micro, row.micro_batches)
     asked = replace(known.problem, cluster=cluster_of(row, figures), global_batch=row.samples)
-    way = Way(known.of_problem(asked), uniform)
+    way = Way(known.on(asked), uniform)
     return step_seconds(way.table, cut((0, way.table.blocks)))
 
 

@@ -133,7 +133,7 @@ def predicted(rows: Sequence[Row], figures: Figures) -> np.ndarray:
         if key not in priced:
             known = model(row.hidden, row.heads, row.layers, row.seq)
             asked = replace(known.problem, cluster=figures.cluster(row.devices), global_batch=row.batch)
-            priced[key] = known.of_problem(asked)
+            priced[key] = known.on(asked)
         again, count = "full" if row.devices > NODE else "none", row.batch // row.dp // row.micro
         way = Way(priced[key], Uniform(row.pp, row.tp, row.dp, 0, again, row.micro, count))
         share = row.layers // row.pp

@@ -85,7 +85,7 @@ def least_memory(pricing: Pricing, counts: Sequence[int], under: float = float("
         # No way to divide state makes it less.
         if pricing.cluster.device.framework_bytes + state(pricing) / devices >= under:
             break
-        here = pricing.of_problem(pricing.problem, devices)
+        here = pricing.on(pricing.problem, devices)
         for bound, family, table in sorted(_tables(here), key=lambda each: each[0]):
             if bound >= under:
                 break
@@ -165,7 +165,7 @@ def more_devices(pricing: Pricing) -> Least | None:
     first = ceil(first / step) * step
     for devices in range(first, first + STEPS * step, step):
         larger = replace(problem, cluster=cluster.resized(devices))
-        found = fitting(pricing.of_problem(larger, devices), float(problem.memory_limit))
+        found = fitting(pricing.on(larger, devices), float(problem.memory_limit))
         if found is not None:
             return found
     return None
@@ -199,7 +199,7 @@ def smaller_batch(pricing: Pricing, counts: Sequence[int]) -> Least | None:
             # All under ``low`` are no better than what is known; none from ``high`` on fits.
             while low + 1 < high:
                 batch = replace(problem, global_batch=step * times)
-                found = _with_turns(pricing.of_problem(batch, devices), int(held or times), limit)
+                found = _with_turns(pricing.on(batch, devices), int(held or times), limit)
                 if found is None:
                     high = times
                 else:

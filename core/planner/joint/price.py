@@ -30,7 +30,7 @@ class Pricing:
     """The tables of one problem on its cluster's first ``devices`` devices (all of them by default).
 
     Shapes and options are numbered as the family has them. Tables of one family and number of micro-batches share
-    their prices, whatever the schedule. ``known``: see ``of_problem``.
+    their prices, whatever the schedule. ``known``: another one of the same model and precision: see ``on``.
     """
 
     def __init__(
@@ -48,8 +48,10 @@ class Pricing:
         # The last few: all of them together are large.
         self._prices: OrderedDict[tuple[Family, int], Prices] = OrderedDict()
 
-    def of_problem(self, problem: Problem, devices: int | None = None) -> Pricing:
-        """The pricing of another question about the same model in the same precision; blocks are priced once."""
+    def on(self, problem: Problem, devices: int | None = None) -> Pricing:
+        """The tables of another question about the same model in the same precision, which share its blocks' costs."""
+        assert problem.graph is self.problem.graph
+        assert problem.precision == self.problem.precision
         return Pricing(problem, self.groups, devices, self.most_units, self)
 
     @cached_property

@@ -47,7 +47,7 @@ class Way:
     def __init__(self, pricing: Pricing, uniform: Uniform, schedule: Schedule = "1f1b"):
         self.uniform = uniform
         if (pricing.problem.global_batch, pricing.devices) != (uniform.batch, uniform.devices):
-            pricing = pricing.of_problem(replace(pricing.problem, global_batch=uniform.batch), uniform.devices)
+            pricing = pricing.on(replace(pricing.problem, global_batch=uniform.batch), uniform.devices)
         self.pricing = pricing
         shape, option = Shape(uniform.dp, uniform.tp, uniform.zero), Option(uniform.recompute)
         self.family = uniform_family(pricing, uniform.pp, shape, option)

@@ -52,7 +52,7 @@ def test_a_limit_that_the_smallest_keeps_is_the_least_that_any_cuts_keep(uniform
     least = int(largest(way := Way(known, uniform), way.smallest()))
     for limit, some in ((least, True), (least - 1, False)):
         problem = Problem(known.problem.graph, known.cluster, uniform.batch, target="partita", memory_bytes=limit)
-        assert (Way(known.of_problem(problem), uniform).fastest() is not None) is some
+        assert (Way(known.on(problem), uniform).fastest() is not None) is some
 
 
 @pytest.mark.parametrize("uniform", WAYS)
