@@ -1,4 +1,4 @@
-"""How messages write bytes, seconds and numbers of devices."""
+"""How the planner's messages write bytes, devices and seconds."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ def deepspeed(plan: Plan) -> dict[str, Any]:
     ids=",".join,
 )
 def test_a_plan_costs_what_check_says(check: Check, fix: list[str]) -> None:
-    """The planner's own arrangement, written down by hand: the seconds and the bytes of its simulation, with the warm-up
-    of DeepSpeed."""
+    """The planner's own arrangement, written down by hand: the seconds and the bytes of its simulation, with the
+    warm-up of DeepSpeed."""
     question = ["gpt3-125m", "--cluster", "1x4xa100-80gb"]
     held = [word for each in (*fix, "recompute=none", "schedule=1f1b") for word in ("--fix", each)]
     assert main(["plan", *question, "--global-batch", "64", *held, "-o", "plan.json"]) == 0
