@@ -83,7 +83,7 @@ def least_memory(pricing: Pricing, counts: Sequence[int], under: float = float("
     for devices in counts:
         if least_share(pricing, devices) >= under:
             break
-        here = pricing.of_problem(pricing.problem, devices)
+        here = pricing.on(pricing.problem, devices)
         for bound, family, table in sorted(_tables(here), key=lambda each: each[0]):
             if bound >= under:
                 break
@@ -168,7 +168,7 @@ def more_devices(pricing: Pricing) -> Least | None:
     first = ceil(first / step) * step
     for devices in range(first, first + STEPS * step, step):
         larger = replace(problem, cluster=cluster.resized(devices))
-        found = fitting(pricing.of_problem(larger, devices), float(problem.memory_limit))
+        found = fitting(pricing.on(larger, devices), float(problem.memory_limit))
         if found is not None:
             return found
     return None
@@ -204,7 +204,7 @@ def smaller_batch(pricing: Pricing, counts: Sequence[int]) -> Least | None:
             while low + 1 < high:
                 times = first.pop() if first else (low + high) // 2
                 batch = replace(problem, global_batch=step * times)
-                found = _with_turns(pricing.of_problem(batch, devices), int(held or times), limit)
+                found = _with_turns(pricing.on(batch, devices), int(held or times), limit)
                 low, high, best = (low, times, best) if found is None else (times, high, found)
     return best
 

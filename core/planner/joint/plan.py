@@ -9,9 +9,9 @@ from math import inf
 
 from partita.cost.alike import alike
 from partita.errors import PlanError
-from partita.plan import Plan, Search, SharedParameter, Stage
+from partita.plan import Plan, Search, SharedParameter, Stage, rounded
 from partita.planner.fix import check_fix
-from partita.planner.joint.build import build, plan_stages, rounded, shared_parameters
+from partita.planner.joint.build import build, plan_stages, shared_parameters
 from partita.planner.joint.engine import Answer, Engine, Searched
 from partita.planner.joint.infeasible import least_share, refuse
 from partita.planner.joint.price import Pricing
