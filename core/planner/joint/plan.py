@@ -56,7 +56,7 @@ def solve(problem: Problem, seconds: float = inf) -> Solved:
     deadline, some = time.monotonic() + seconds, False
     whole = Pricing(problem, groups)
     for devices in device_counts(problem):
-        pricing = whole.of_problem(problem, devices)
+        pricing = whole.on(problem, devices)
         some = some or any(pricing.micro_batches(family) for family in pricing.families)
         if least_share(whole, devices) > problem.memory_limit:
             continue
