@@ -13,7 +13,7 @@ from partita.plan import Plan, Search, SharedParameter, Stage, rounded
 from partita.planner.fix import check_fix
 from partita.planner.joint.build import build, plan_stages, shared_parameters
 from partita.planner.joint.engine import Answer, Engine, Searched
-from partita.planner.joint.infeasible import refuse
+from partita.planner.joint.infeasible import least_share, refuse
 from partita.planner.joint.price import Pricing
 from partita.planner.joint.table import Chosen
 from partita.problem import TARGETS, Problem
@@ -54,10 +54,14 @@ def solve(problem: Problem, seconds: float = inf) -> Solved:
     groups = alike(problem.graph)
     check_fix(problem, groups)
     deadline, some = time.monotonic() + seconds, False
+    whole = Pricing(problem, groups)
     for devices in device_counts(problem):
-        engine = Engine(Pricing(problem, groups, devices), deadline)
+        pricing = whole.on(problem, devices)
+        some = some or any(pricing.micro_batches(family) for family in pricing.families)
+        if least_share(whole, devices) > problem.memory_limit:
+            continue
+        engine = Engine(pricing, deadline)
         searched = engine.search()
-        some = some or searched.considered > 0
         if searched.best is not None:
             return Solved(engine, searched, searched.best)
         if not searched.optimal:
@@ -68,7 +72,7 @@ def solve(problem: Problem, seconds: float = inf) -> Solved:
             f"no plan for {problem.cluster.devices} devices, global batch {problem.global_batch} and "
             f"{len(problem.graph.blocks)} blocks keeps all of {held} ({TARGETS[problem.target].sentence})"
         )
-    raise refuse(problem, groups, list(device_counts(problem)))
+    raise refuse(whole, list(device_counts(problem)))
 
 
 def device_counts(problem: Problem) -> Iterator[int]:
