@@ -30,16 +30,20 @@ def ranked(solved: Solved) -> Plan:
     problem = solved.engine.pricing.problem
     left, simulated = TURNS, 0
     best: tuple[Answer, Plan] | None = None
-    for answer, plan in _plans(solved):
-        left -= turns(plan)
-        if left < 0:
-            break
-        plan = predicted(problem.graph, plan, problem.cluster)
-        if max(plan.predicted.peak_bytes.values()) > problem.memory_limit:
-            continue
-        simulated += 1
-        if best is None or plan.predicted.step_seconds < best[1].predicted.step_seconds * (1 - TIE):
-            best = answer, plan
+    try:
+        for answer, plan in _plans(solved):
+            left -= turns(plan)
+            if left < 0:
+                break
+            plan = predicted(problem.graph, plan, problem.cluster)
+            if max(plan.predicted.peak_bytes.values()) > problem.memory_limit:
+                continue
+            simulated += 1
+            if best is None or plan.predicted.step_seconds < best[1].predicted.step_seconds * (1 - TIE):
+                best = answer, plan
+    except KeyboardInterrupt:
+        # The best so far, simulated or not, is worth more than none.
+        pass
     if best is None:
         plan = solved.plan(solved.best)
         return replace(plan, reasons=(*reasons(solved, solved.best, plan), _not_simulated(plan)))
@@ -80,4 +84,6 @@ def _said(answer: Answer, first: Answer, plan: Plan, simulated: int) -> str:
 
 
 def _not_simulated(plan: Plan) -> str:
-    return f"Not simulated: a step has {turns(plan):,} turns. The time is the formula's; partita simulate plays the plan."
+    return (
+        f"Not simulated: a step has {turns(plan):,} turns. The time is the formula's; partita simulate plays the plan."
+    )
