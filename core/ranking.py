@@ -1,8 +1,8 @@
 """The plan that is fastest when it is simulated, among the best under the planner's formula.
 
-Above the planner and the simulator, which know nothing of each other's choices: the planner gives its best answers, each
-is lowered and simulated, the fastest wins, and the prediction shown is the simulated one. A formula can't see how turns
-of unlike lengths fall into each other, nor what transfers keep waiting.
+Above the planner and the simulator, which know nothing of each other's choices: the planner gives its best answers,
+each is lowered and simulated, the fastest wins, and the prediction shown is the simulated one. A formula can't see how
+turns of unlike lengths fall into each other, nor what transfers keep waiting.
 """
 
 from __future__ import annotations
