@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from partita.planner.numbers import Numbers
+from partita.planner.joint.price import Pricing
 from partita.planner.words import gib
 from partita.plugins.check.finding import Finding, problem, warning
 from partita.plugins.check.price import Priced, smaller
@@ -16,17 +16,17 @@ CLOSE = 0.95
 SHOWN = 4
 
 
-def memory_findings(settings: Settings, numbers: Numbers, priced: Priced) -> Iterator[Finding]:
+def memory_findings(settings: Settings, pricing: Pricing, priced: Priced) -> Iterator[Finding]:
     """A problem where the heaviest device holds more than it has, a warning where it is close."""
-    limit = numbers.problem.memory_limit
+    limit = pricing.problem.memory_limit
     memory = priced.memory[priced.heaviest]
     place = settings.place("micro")
     text = (
-        f"{span(numbers, priced)} {gib(memory.total)} a device, and {numbers.cluster.device.name} has {gib(limit)}: "
+        f"{span(priced)} {gib(memory.total)} a device, and {pricing.cluster.device.name} has {gib(limit)}: "
         f"{items(priced)}"
     )
     if memory.total > limit:
-        tried = list(smaller(settings, numbers, priced))
+        tried = list(smaller(settings, pricing, priced))
         works = [f"{words}: {gib(size)}" for words, size in tried if size <= limit]
         least = min((size for _, size in tried), default=memory.total)
         hint = "" if works else f". The least of what was tried is {gib(least)}: more devices, tp or pp are needed"
@@ -42,10 +42,10 @@ def items(priced: Priced) -> str:
     return ", ".join(f"{name} {gib(size)}" for size, name in ordered)
 
 
-def span(numbers: Numbers, priced: Priced) -> str:
+def span(priced: Priced) -> str:
     """The heaviest stage and its blocks, for a sentence."""
-    if priced.candidate.pp == 1:
+    if priced.uniform.pp == 1:
         return "the model needs"
     stage = priced.heaviest
-    blocks = numbers.problem.graph.blocks[priced.bounds[stage] : priced.bounds[stage + 1]]
-    return f'stage {stage} ("{blocks[0].name}" to "{blocks[-1].name}") needs'
+    blocks = priced.plan.stages[stage].blocks
+    return f'stage {stage} ("{blocks[0]}" to "{blocks[-1]}") needs'

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from math import inf
 
 from partita.cost.alike import require_tp
 from partita.errors import PlanError
-from partita.plan import MemoryBytes
-from partita.planner.build import stage_memory
-from partita.planner.candidates import Candidate
-from partita.planner.chain import best_cuts, least_memory
-from partita.planner.formula import step_seconds
-from partita.planner.numbers import Numbers
+from partita.plan import MemoryBytes, Plan, Recompute
+from partita.planner.joint.price import Pricing
+from partita.planner.joint.table import Chosen
+from partita.planner.joint.uniform import Uniform, Way, cut
 from partita.plugins.check.model import layer_blocks
 from partita.plugins.check.settings import Settings
 
 
 @dataclass(frozen=True)
 class Priced:
-    """``bounds[s]`` is the first block of stage s. ``step_seconds`` is None where the batch doesn't close or states are
-    offloaded. ``assumed``: what the file doesn't say and was decided here."""
+    """The arrangement and its plan; ``memory`` of each stage, without what is offloaded. ``step_seconds`` is None where
+    the batch doesn't close or states are offloaded. ``assumed``: what the file doesn't say and was decided here."""
 
-    candidate: Candidate
-    bounds: tuple[int, ...]
+    uniform: Uniform
+    plan: Plan
     memory: tuple[MemoryBytes, ...]
     step_seconds: float | None
     assumed: tuple[str, ...]
@@ -40,8 +36,8 @@ class Unpriced(Exception):
     """The cost model can't say; the message is the reason."""
 
 
-def candidate_of(settings: Settings) -> Candidate:
-    """The arrangement as the planner names one; Unpriced where something is missing or isn't in the model."""
+def uniform_of(settings: Settings) -> Uniform:
+    """The arrangement as the planner names it; Unpriced where something is missing or isn't in the model."""
     dp, batch = settings.dp, settings.batch
     if settings.sp > 1:
         raise Unpriced("context parallelism is not in the cost model")
@@ -53,89 +49,81 @@ def candidate_of(settings: Settings) -> Candidate:
         raise Unpriced("how many devices run it isn't known: --devices or --cluster says so")
     if not (batch.micro and batch.accumulation and batch.total):
         raise Unpriced("the batch isn't known: " + ", ".join(settings.keys.values()))
-    return Candidate(
-        settings.pp, settings.tp, dp, settings.zero, bool(settings.recompute), "1f1b", batch.micro, batch.accumulation
-    )
+    again: Recompute = "full" if settings.recompute else "none"
+    return Uniform(settings.pp, settings.tp, dp, settings.zero, again, batch.micro, batch.accumulation)
 
 
-def price(settings: Settings, numbers: Numbers) -> Priced:
+def price(settings: Settings, pricing: Pricing) -> Priced:
     """Memory and time; Unpriced with the reason where the cost model can't say."""
-    candidate = candidate_of(settings)
+    uniform = uniform_of(settings)
     try:
-        require_tp(numbers.problem.graph, numbers.groups, settings.tp)
+        require_tp(pricing.problem.graph, pricing.groups, settings.tp)
     except PlanError:
         raise Unpriced(f"tp {settings.tp} doesn't cut this model") from None
     assumed = []
     if settings.recompute is None:
         assumed.append("no recomputation: the file doesn't say")
-    bounds = _bounds(settings, numbers, candidate)
-    if candidate.pp > 1 and settings.layers is None:
+    way = Way(pricing, uniform)
+    plan = way.plan(_stages(settings, way))
+    if uniform.pp > 1 and settings.layers is None:
         assumed.append("stages cut as well as can be: the file doesn't say where")
-    closes = candidate.micro * candidate.micro_batches * candidate.dp == settings.samples
-    timed = closes and not settings.offload
-    seconds = step_seconds(numbers.table(candidate, inf), bounds) if timed else None
-    return Priced(candidate, bounds, _memory(settings, numbers, candidate, bounds), seconds, tuple(assumed))
+    timed = uniform.batch == settings.samples and not settings.offload
+    seconds = plan.predicted.step_seconds if timed else None
+    return Priced(uniform, plan, _memory(settings, plan), seconds, tuple(assumed))
 
 
-def smaller(settings: Settings, numbers: Numbers, priced: Priced) -> Iterator[tuple[str, float]]:
+def smaller(settings: Settings, pricing: Pricing, priced: Priced) -> Iterator[tuple[str, float]]:
     """Changes that take less memory, with the bytes that the heaviest device then holds: smaller micro-batches,
     recomputation, both, a higher ZeRO stage, all three."""
-    c = priced.candidate
+    c = priced.uniform
     key = settings.keys["micro"]
-    steps: list[tuple[str, Candidate]] = []
+    steps: list[tuple[str, Uniform]] = []
     micro = c.micro
     while micro % 2 == 0:
         micro //= 2
         steps.append((f"{key} {micro}, {c.micro // micro * c.micro_batches} micro-batches", _micro(c, micro)))
     least = _micro(c, micro)
-    if not c.recompute:
-        steps.append(("recomputation", replace(c, recompute=True)))
+    if c.recompute == "none":
+        steps.append(("recomputation", replace(c, recompute="full")))
         if micro < c.micro:
-            steps.append((f"recomputation and {key} {micro}", replace(least, recompute=True)))
+            steps.append((f"recomputation and {key} {micro}", replace(least, recompute="full")))
     tops = range(c.zero + 1, (3 if c.pp == 1 else 1) + 1) if settings.framework == "deepspeed" else range(c.zero + 1, 2)
     name = "zero_optimization.stage" if settings.framework == "deepspeed" else "--use-distributed-optimizer: ZeRO"
     for zero in tops if c.dp > 1 else ():
         steps.append((f"{name} {zero}", replace(c, zero=zero)))
     if c.dp > 1 and len(tops):
-        most = replace(least, zero=max(tops), recompute=True)
+        most = replace(least, zero=max(tops), recompute="full")
         steps.append((f"{name} {max(tops)}, recomputation and {key} {micro}", most))
     for words, changed in steps:
-        bounds = _bounds(settings, numbers, changed)
-        yield words, max(memory.total for memory in _memory(settings, numbers, changed, bounds))
+        way = Way(pricing, changed)
+        yield words, max(memory.total for memory in _memory(settings, way.plan(_stages(settings, way))))
 
 
-def _micro(candidate: Candidate, micro: int) -> Candidate:
-    return replace(candidate, micro=micro, micro_batches=candidate.micro * candidate.micro_batches // micro)
+def _micro(uniform: Uniform, micro: int) -> Uniform:
+    return replace(uniform, micro=micro, micro_batches=uniform.micro * uniform.micro_batches // micro)
 
 
-def _bounds(settings: Settings, numbers: Numbers, candidate: Candidate) -> tuple[int, ...]:
+def _stages(settings: Settings, way: Way) -> tuple[Chosen, ...]:
     """The file's own layers a stage, where it says; otherwise the fastest cuts that fit, or the smallest where none."""
-    blocks = len(numbers.groups.kinds)
-    if candidate.pp == 1:
-        return (0, blocks)
-    if candidate.pp > blocks:
-        raise Unpriced(f"{candidate.pp} stages need as many blocks, and the model has {blocks}")
-    run = layer_blocks(numbers.groups)
+    blocks, pp = way.table.blocks, way.uniform.pp
+    if pp == 1:
+        return cut((0, blocks))
+    if pp > blocks:
+        raise Unpriced(f"{pp} stages need as many blocks, and the model has {blocks}")
+    run = layer_blocks(way.pricing.groups)
     if settings.layers and run and sum(settings.layers) == len(run):
         bounds = [0]
         first = run.start
         for layers in settings.layers[:-1]:
             first += layers
             bounds.append(first)
-        return (*bounds, blocks)
-    found = best_cuts(numbers.table(candidate, float(numbers.problem.memory_limit)))
-    if found is not None:
-        return found.bounds
-    least = least_memory(numbers.table(candidate, inf))
-    assert least is not None, "there are enough blocks"
-    return least[1]
+        return cut((*bounds, blocks))
+    return way.fastest() or way.smallest()
 
 
-def _memory(
-    settings: Settings, numbers: Numbers, candidate: Candidate, bounds: tuple[int, ...]
-) -> tuple[MemoryBytes, ...]:
-    found = [stage_memory(numbers, candidate, stage, i, j) for stage, (i, j) in enumerate(pairwise(bounds))]
+def _memory(settings: Settings, plan: Plan) -> tuple[MemoryBytes, ...]:
+    found, zero = [stage.memory for stage in plan.predicted.breakdown.stages], plan.stages[0].strategies[0].zero
     # Offloaded states lie in the host's memory.
-    away = {"optimizer": 0} if "optimizer" in settings.offload and candidate.zero >= 1 else {}
-    away |= {"parameters": 0} if "param" in settings.offload and candidate.zero == 3 else {}
+    away = {"optimizer": 0} if "optimizer" in settings.offload and zero >= 1 else {}
+    away |= {"parameters": 0} if "param" in settings.offload and zero == 3 else {}
     return tuple(replace(memory, **away) for memory in found)
