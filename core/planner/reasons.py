@@ -31,6 +31,11 @@ def reasons(
         yield f"The next best arrangement ({describe(other)}) takes {duration(seconds)}, {more:.1f} % more."
     elif optimal:
         yield "No other arrangement of dp, tp and pp fits the memory, the batch and what is held."
+    if len(problem.cluster.different_devices()) > 1:
+        yield (
+            f"The devices differ ({problem.cluster.device_names}): every stage is counted as on the slowest of them, "
+            "with the memory of the smallest; partita simulate counts each where it stands."
+        )
     if problem.fix:
         yield f"Held by you: {', '.join(f'{name}={value}' for name, value in problem.fix.items())}."
     if idle:

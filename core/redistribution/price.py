@@ -16,7 +16,7 @@ sends each of them a part.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -57,12 +57,17 @@ class Network:
     node_bytes_per_second: float | None
 
     @classmethod
-    def of(cls, cluster: Cluster) -> Network:
-        port = replace(cluster, node_bytes_per_second=None).link(True)
-        shared = cluster.node_bytes_per_second
-        if shared is not None:
-            shared *= port.efficiency / cluster.slowdown(cluster.devices)
-        return cls(cluster.node_of, cluster.link(False), cluster.link(True), port, shared)
+    def of(cls, cluster: Cluster, devices: Collection[int] | None = None) -> Network:
+        """That of the devices with these ids, or of the whole cluster. Where nodes differ, the slowest says."""
+        alone = cluster.with_kinds(lambda kind: replace(kind, node_bytes_per_second=None))
+        slow = cluster.slowdown(cluster.devices)
+        ports = {
+            kind.node_bytes_per_second * kind.inter_node.efficiency / slow
+            for kind in cluster.kinds_among(devices)
+            if kind.node_bytes_per_second is not None
+        }
+        near, far, port = cluster.link(False, devices), cluster.link(True, devices), alone.link(True, devices)
+        return cls(cluster.node_of, near, far, port, min(ports, default=None))
 
     @cached_property
     def nodes(self) -> np.ndarray:

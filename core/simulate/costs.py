@@ -58,7 +58,9 @@ def costs(
     """
     groups = groups or alike(graph)
     bounds = _bounds(graph, plan)
-    if attention == "fused" and _uniform(plan, groups, bounds):
+    # The planner's numbers take all devices for alike.
+    alike_nodes = len(cluster.different_kinds) == 1
+    if attention == "fused" and alike_nodes and _uniform(plan, groups, bounds):
         return _planned(graph, plan, cluster, groups, bounds)
     return _by_stage(Stages(graph, plan, cluster, groups, attention), bounds)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 
 from partita.cluster import Cluster, Link
 
@@ -30,29 +31,31 @@ class Fabric:
     @cached_property
     def bytes_per_second(self) -> tuple[float, ...]:
         """What each port can take: of a device in and out inside its node, out and in between nodes; of a node."""
-        near, far = (link.reached_bytes_per_second for link in (self._near, self._far))
-        shared = self.cluster.node_bytes_per_second
-        node = () if shared is None else (shared * self._far.efficiency,) * 2
-        return (near, near, far, far) * self.cluster.devices + node * len(self.cluster.nodes)
+        cluster = self.cluster
+        own = [link.reached_bytes_per_second for device in range(cluster.devices) for link in self._links[device]]
+        shared = [
+            inf if kind.node_bytes_per_second is None else kind.node_bytes_per_second * kind.inter_node.efficiency
+            for kind in cluster.kinds
+        ]
+        return (*(speed for speed in own for _ in range(2)), *(speed for speed in shared for _ in range(2)))
 
     @cached_property
-    def _near(self) -> Link:
-        return self.cluster.link(False)
-
-    @cached_property
-    def _far(self) -> Link:
-        """A device's own port; what its node's devices share is a port of its own."""
-        return replace(self.cluster, node_bytes_per_second=None).link(True)
+    def _links(self) -> tuple[tuple[Link, Link], ...]:
+        """Of each device the link inside its node and its own port to others; what a node's devices share is a port
+        of its own."""
+        alone = self.cluster.with_kinds(lambda kind: replace(kind, node_bytes_per_second=None))
+        return tuple((alone.link(False, (device,)), alone.link(True, (device,))) for device in range(alone.devices))
 
     def route(self, source: int, target: int) -> Route:
         """The way from one device to another."""
         if source == target:
             return Route((), 0.0)
-        node_of, devices = self.cluster.node_of, self.cluster.devices
-        leaves, enters = node_of[source], node_of[target]
+        cluster = self.cluster
+        leaves, enters = cluster.node_of[source], cluster.node_of[target]
         if leaves == enters:
-            return Route((4 * source, 4 * target + 1), self._near.latency_seconds)
-        own = (4 * source + 2, 4 * target + 3)
-        shared = (4 * devices + 2 * leaves, 4 * devices + 2 * enters + 1)
-        ports = own if self.cluster.node_bytes_per_second is None else own + shared
-        return Route(ports, self._far.latency_seconds)
+            return Route((4 * source, 4 * target + 1), self._links[source][0].latency_seconds)
+        ports = [4 * source + 2, 4 * target + 3]
+        for place, node in enumerate((leaves, enters)):
+            if cluster.kinds[node].node_bytes_per_second is not None:
+                ports.append(4 * cluster.devices + 2 * node + place)
+        return Route(tuple(ports), max(self._links[device][1].latency_seconds for device in (source, target)))

@@ -13,7 +13,7 @@ from math import ceil, prod
 
 import numpy as np
 
-from partita.cluster import Cluster, Link
+from partita.cluster import Cluster, Device, Kind, Link
 from partita.cost import all_gather_seconds, reduce_scatter_seconds, state_bytes
 from partita.cost.alike import Alike
 from partita.cost.block import BlockCost, divided_cost
@@ -48,7 +48,6 @@ class Stages:
         made: dict[tuple[int, Division], BlockCost] | None = None,
     ):  # fmt: skip
         self.graph, self.plan, self.cluster, self.groups, self.attention = graph, plan, cluster, groups, attention
-        self.peak = peak_flops(cluster.device, plan.precision)
         self.item = item_bytes(graph, plan.precision)
         self.per = state_bytes(plan.precision, plan.optimizer, 0, 1)
         self.number = {block.name: index for index, block in enumerate(graph.blocks)}
@@ -98,6 +97,10 @@ class Stages:
             raise PlanError(f"a turn's {stage.samples} samples can't be divided over dp={stage.dp}")
         return stage.samples // stage.dp / self.graph.samples
 
+    def device(self, stage: Stage) -> Device:
+        """What stands for the stage's devices, which work in step."""
+        return self.cluster.weakest(stage.devices)
+
     def link(self, stage: Stage, axes: Collection[str]) -> Link:
         """The slowest link of a group along some of the stage's axes."""
         sizes = [stage.dp, *(axis.size for axis in stage.inner)]
@@ -105,7 +108,7 @@ class Stages:
         nodes = np.asarray(self.cluster.node_of)[np.asarray(stage.devices)].reshape(sizes)
         varied = [at for at, name in enumerate(names) if name in axes]
         first = nodes[tuple(slice(0, 1) if at in varied else slice(None) for at in range(len(sizes)))]
-        return self.cluster.link(bool((nodes != first).any()))
+        return self.cluster.link(bool((nodes != first).any()), stage.devices)
 
     def group(self, stage: Stage, axis: str) -> tuple[int, Link]:
         """The size and the link of a group along one axis."""
@@ -140,8 +143,8 @@ class Stages:
     def _block(
         self, stage: Stage, block: str, strategy: Strategy, groups: Mapping[str, tuple[int, Link]]
     ) -> tuple[float, float, float, float, float]:
-        found, ratio, device = self.cost(stage, block, strategy), self.ratio(stage), self.cluster.device
-        machine = (device, self.peak, ratio, self.cluster.threads)
+        found, ratio, device = self.cost(stage, block, strategy), self.ratio(stage), self.device(stage)
+        machine = (device, peak_flops(device, self.plan.precision), ratio, self.cluster.threads)
         compute, back, again, weight = (
             seconds * self.slowdown
             for seconds in (
@@ -167,13 +170,13 @@ class Stages:
         forward, backward = compute, back + again
         if strategy.offload:
             # To the host's memory and back beside the block's own computing: what takes longer binds.
-            away = self._away_seconds(found.kept_bytes(self.cluster.device, ratio))
+            away = self._away_seconds(device, found.kept_bytes(device, ratio))
             forward, backward = max(forward, away), max(backward, away)
         return forward + down, backward + up, weight, down, up
 
-    def _away_seconds(self, size: float) -> float:
+    def _away_seconds(self, device: Device, size: float) -> float:
         """Of so many bytes to the host's memory. PlanError where the cluster doesn't say how fast that is."""
-        speed = self.cluster.device.host_bytes_per_second
+        speed = device.host_bytes_per_second
         if not speed:
             raise PlanError(
                 f"blocks are offloaded, and {self.cluster.name} doesn't say how fast the host's memory is reached: its "
@@ -220,10 +223,10 @@ class Stages:
                 reduce += reduce_seconds(size / stage.dp, 0, copies // stage.dp, self.link(stage, axes))
             gather += gather_seconds(size, zero, stage.dp, self.link(stage, ("data",)))
             update += update_seconds(
-                self.cluster.device, self.plan.precision, self.plan.optimizer, elements, 0.0, zero, stage.dp
+                self.device(stage), self.plan.precision, self.plan.optimizer, elements, 0.0, zero, stage.dp
             )
         update += update_seconds(
-            self.cluster.device, self.plan.precision, self.plan.optimizer, 0.0, tensors, zero, stage.dp
+            self.device(stage), self.plan.precision, self.plan.optimizer, 0.0, tensors, zero, stage.dp
         )
         return reduce, update * self.cluster.slowdown(len(self.plan.devices)), gather
 
@@ -250,14 +253,14 @@ class Stages:
             optimizer=ceil(state.optimizer),
             activations=ceil(sum(held)),
             temporary=ceil(max(self._temporary(stage, strategy, cost) for _, strategy, cost in pairs)),
-            framework=self.cluster.device.framework_bytes,
+            framework=self.device(stage).framework_bytes,
         )
 
     def _held(self, stage: Stage, block: str, strategy: Strategy, cost: BlockCost) -> float:
         if strategy.offload and cost.trains:
             return 0.0
         if strategy.recompute == "none" or not cost.trains:
-            return cost.kept_bytes(self.cluster.device, self.ratio(stage))
+            return cost.kept_bytes(self.device(stage), self.ratio(stage))
         divided = self.division(stage, block, strategy)
         pieces = divided.samples * divided.context * divided.sequence
         return float(self.crossing_bytes[self.number[block]]) * self.ratio(stage) / pieces
@@ -266,7 +269,7 @@ class Stages:
         back = strategy.recompute == "full" or strategy.offload
         found = cost.temporary_bytes * self.ratio(stage)
         if back:
-            found += cost.kept_bytes(self.cluster.device, self.ratio(stage))
+            found += cost.kept_bytes(self.device(stage), self.ratio(stage))
         if strategy.zero >= 2:
             found += cost.trained * self.per.parameters
         if strategy.zero == 3:
@@ -295,4 +298,5 @@ class Stages:
 def whole_links(cluster: Cluster) -> Cluster:
     """The cluster with links of one byte a second and no latency: seconds of a collective are the bytes sent."""
     unit = Link(1.0)
-    return replace(cluster, intra_node=unit, inter_node=unit, cores=None, node_bytes_per_second=None)
+    made = cluster.with_kinds(lambda kind: Kind(kind.device, unit, unit))
+    return replace(made, cores=None)

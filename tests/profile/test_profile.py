@@ -188,6 +188,6 @@ def test_a_link_is_what_collectives_took(tmp_path):
     # 2 devices: an all-reduce sends its bytes once, in 2 steps. 1 ms of latency in all, 1 GB/s.
     rows = [{"op": "all_reduce", "devices": 2, "bytes": size, "ms": 1 + size * 1e-6} for size in (1000, 10**6, 10**8)]
     found = profiled(parse_cluster("2xh200"), written(tmp_path, collectives=rows), "bf16")
-    assert found.intra_node.bytes_per_second == pytest.approx(1e9)
-    assert found.intra_node.latency_seconds == pytest.approx(0.5e-3)
-    assert found.inter_node == parse_cluster("2xh200").inter_node
+    assert found.kind.intra_node.bytes_per_second == pytest.approx(1e9)
+    assert found.kind.intra_node.latency_seconds == pytest.approx(0.5e-3)
+    assert found.kind.inter_node == parse_cluster("2xh200").kind.inter_node

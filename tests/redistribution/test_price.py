@@ -31,7 +31,7 @@ ITEM = 2
 
 
 def cluster(nodes: int, devices: int, shared: float | None = None) -> Cluster:
-    return Cluster("two tiers", (devices,) * nodes, load_preset("h100-80gb").device(), NEAR, FAR, None, shared)
+    return Cluster.of("two tiers", (devices,) * nodes, load_preset("h100-80gb").device(), NEAR, FAR, None, shared)
 
 
 def kind(layout: str, mesh: str = "x=2,y=4", shape: tuple[int, ...] = (16, 32)) -> ArrayType:
@@ -101,7 +101,7 @@ def test_bytes_between_nodes_are_those_of_the_copies() -> None:
     for _ in range(150):
         problem = any_problem(random, sums=False)
         devices = max(*problem.source.mesh.devices, *problem.target.mesh.devices) + 1
-        fast = Cluster("no latency", (4,) * -(-devices // 4), cluster(1, 1).device, Link(100e9), Link(10e9))
+        fast = Cluster.of("no latency", (4,) * -(-devices // 4), cluster(1, 1).device, Link(100e9), Link(10e9))
         step = direct(problem.source, problem.target, fast.node_of)
         if step.op != "direct" or unevenness(step):
             continue

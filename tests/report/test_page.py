@@ -84,7 +84,7 @@ def test_memory_is_as_high_as_it_is_held(two: Step, cluster: str | None) -> None
     most = max(peak.total for peak in two.simulation.peaks.values())
     limit = most - 1000 if cluster else 1.5 * most
     device = replace(two.cluster.device, memory_bytes=limit)
-    step = Step(two.plan, replace(two.cluster, device=device), two.simulation)
+    step = Step(two.plan, two.cluster.with_kinds(lambda kind: replace(kind, device=device)), two.simulation)
     pixels = step.width / step.simulation.step_seconds
     charts = lanes(step.pictures[1])
     assert charts.keys() == {0, 1}
