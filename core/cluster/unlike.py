@@ -23,15 +23,16 @@ def slowest(links: Sequence[Link]) -> Link:
 def weakest(devices: Sequence[Device]) -> Device:
     """A device as slow as the slowest of these at anything, with the memory of the smallest.
 
-    Where one of them is the slowest at everything, speeds are its own, and what was measured of it counts; otherwise
-    they are put together: no op is faster than on any of the devices. Dtypes are those in which all compute.
+    Where one of them is the slowest at everything, speeds are its own, and what was measured of it counts. Otherwise
+    they are put together, because no op may be faster than on any of the devices: a large device can be the slower one
+    at small ops. No profile speaks of what was put together. Dtypes are those in which all compute.
     """
     if len(devices) == 1:
         return devices[0]
     assert len({device.on_host for device in devices}) == 1, "processes and accelerators don't work in step"
     dtypes = [dtype for dtype in devices[0].peak_flops if all(dtype in device.peak_flops for device in devices)]
     least = [device for device in devices if all(_no_faster(device, other, dtypes) for other in devices)]
-    slow = least[0] if least else _composed(devices, dtypes)
+    slow = min(least, key=lambda device: device.memory_bytes) if least else _composed(devices, dtypes)
     return replace(
         slow,
         peak_flops={dtype: slow.peak_flops[dtype] for dtype in dtypes},

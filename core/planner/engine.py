@@ -60,7 +60,8 @@ def plan(problem: Problem) -> Plan:
         return build(
             numbers, best.candidate, best.cutting,
             second=(second.candidate, second.cutting.seconds) if second else None,
-            optimal=best.optimal and alike_devices, bound_seconds=best.bound_seconds, considered=len(considered),
+            optimal=best.optimal and alike_devices, bound_seconds=best.bound_seconds if alike_devices else 0.0,
+            considered=len(considered),
         )  # fmt: skip
     if not considered:
         held = ", ".join(f"{name}={value}" for name, value in problem.fix.items())

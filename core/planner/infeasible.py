@@ -121,8 +121,8 @@ def _devices_sentence(numbers: Numbers) -> str:
         for candidate in sorted(small):
             fits = least_memory(larger.table(candidate, inf))
             if fits is not None and fits[0] <= problem.memory_limit:
-                more = f", the further ones {last}" if unlike else ""
-                return f"{devices} {'' if unlike else 'such '}devices{more} would do: {describe(candidate)}."
+                more = f" (the further ones {last})" if unlike else ""
+                return f"{devices} such devices{more} would do: {describe(candidate)}."
     return f"No number of such devices up to {first + (STEPS - 1) * step} would do with what is held."
 
 

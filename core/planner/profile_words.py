@@ -41,6 +41,5 @@ def _unlike(numbers: Numbers) -> Iterator[str]:
     devices = numbers.cluster.different_devices()
     profiles = {device.name: device.measured.source for device in devices if device.measured is not None}
     if len(devices) > 1 and profiles:
-        rest = [device.name for device in devices if device.name not in profiles]
-        others = f"; the preset's figures price {listed(rest)}" if rest else ""
-        yield f"Profile {listed(dict.fromkeys(profiles.values()))} is of {listed(profiles)} alone{others}."
+        text = f"Profile {listed(dict.fromkeys(profiles.values()))} is of {listed(profiles)}"
+        yield text + ("." if numbers.device.measured else "; unlike devices in step have the presets' figures.")
