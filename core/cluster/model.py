@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from partita.cluster.unlike import slowest, weakest
 from partita.errors import ClusterError, listed
 
 if TYPE_CHECKING:
     from partita.profile.measured import Measured
+
+Way = Literal["inside", "between", "alone"]
 
 
 @dataclass(frozen=True)
@@ -195,25 +197,33 @@ class Cluster:
         The nodes are those of the devices with these ids, or all of the cluster: between unlike nodes the slower of two
         ways binds. Processes that wait for a core answer late and copy slowly.
         """
-        key = (crosses_nodes, self._sorts(devices))
+        return self._slowest("between" if crosses_nodes else "inside", devices)
+
+    def port(self, devices: Iterable[int] | None = None) -> Link:
+        """The slowest of the devices' own ways to other nodes: what one device has where the others of its node are
+        silent."""
+        return self._slowest("alone", devices)
+
+    def _slowest(self, way: Way, devices: Iterable[int] | None) -> Link:
+        key = (way, self._sorts(devices))
         if key not in self._links:
-            link = slowest([self._way(crosses_nodes, place, count) for place, count in sorted(key[1])])
+            link = slowest([self._link_of(way, place, count) for place, count in sorted(key[1])])
             slow = self.slowdown(self.devices)
             self._links[key] = Link(link.bytes_per_second / slow, link.latency_seconds * slow, link.efficiency)
         return self._links[key]
 
-    def _way(self, crosses_nodes: bool, place: int, count: int) -> Link:
+    def _link_of(self, way: Way, place: int, count: int) -> Link:
         """The link of a node of that kind with so many devices."""
         kind = self.different_kinds[place]
-        if not crosses_nodes:
+        if way == "inside":
             return kind.intra_node
-        if kind.node_bytes_per_second is None:
+        if way == "alone" or kind.node_bytes_per_second is None:
             return kind.inter_node
         share = kind.node_bytes_per_second / count
         return replace(kind.inter_node, bytes_per_second=min(kind.inter_node.bytes_per_second, share))
 
     @cached_property
-    def _links(self) -> dict[tuple[bool, frozenset[tuple[int, int]]], Link]:
+    def _links(self) -> dict[tuple[Way, frozenset[tuple[int, int]]], Link]:
         return {}
 
     @cached_property

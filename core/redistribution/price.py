@@ -17,7 +17,7 @@ sends each of them a part.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -59,15 +59,14 @@ class Network:
     @classmethod
     def of(cls, cluster: Cluster, devices: Collection[int] | None = None) -> Network:
         """That of the devices with these ids, or of the whole cluster. Where nodes differ, the slowest says."""
-        alone = cluster.with_kinds(lambda kind: replace(kind, node_bytes_per_second=None))
         slow = cluster.slowdown(cluster.devices)
         ports = {
             kind.node_bytes_per_second * kind.inter_node.efficiency / slow
             for kind in cluster.kinds_among(devices)
             if kind.node_bytes_per_second is not None
         }
-        near, far, port = cluster.link(False, devices), cluster.link(True, devices), alone.link(True, devices)
-        return cls(cluster.node_of, near, far, port, min(ports, default=None))
+        near, far = cluster.link(False, devices), cluster.link(True, devices)
+        return cls(cluster.node_of, near, far, cluster.port(devices), min(ports, default=None))
 
     @cached_property
     def nodes(self) -> np.ndarray:

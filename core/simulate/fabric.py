@@ -7,7 +7,7 @@ that pass one port at the same time share it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 
@@ -43,8 +43,8 @@ class Fabric:
     def _links(self) -> tuple[tuple[Link, Link], ...]:
         """Of each device the link inside its node and its own port to others; what a node's devices share is a port
         of its own."""
-        alone = self.cluster.with_kinds(lambda kind: replace(kind, node_bytes_per_second=None))
-        return tuple((alone.link(False, (device,)), alone.link(True, (device,))) for device in range(alone.devices))
+        cluster = self.cluster
+        return tuple((cluster.link(False, (device,)), cluster.port((device,))) for device in range(cluster.devices))
 
     def route(self, source: int, target: int) -> Route:
         """The way from one device to another."""
