@@ -130,7 +130,11 @@ def _micro(candidate: Candidate, micro: int) -> Candidate:
 
 
 def _bounds(settings: Settings, numbers: Numbers, candidate: Candidate) -> tuple[int, ...]:
-    """The file's own layers a stage, where it says; otherwise the fastest cuts that fit, or the smallest where none."""
+    """The file's own layers a stage, where it says; otherwise the fastest cuts that fit, or the smallest where none.
+
+    Where stages have unlike devices, what fits each of them is looked for among the fastest cuts that fit the smallest
+    of all, or the largest, and the smallest cuts.
+    """
     blocks = len(numbers.groups.kinds)
     if candidate.pp == 1:
         return (0, blocks)
@@ -144,11 +148,14 @@ def _bounds(settings: Settings, numbers: Numbers, candidate: Candidate) -> tuple
             first += layers
             bounds.append(first)
         return (*bounds, blocks)
-    found = best_cuts(numbers.table(candidate, float(numbers.problem.memory_limit)))
-    if found is not None:
-        return found.bounds
+    limits = _limits(numbers, candidate)
+    found = [best_cuts(numbers.table(candidate, float(limit))) for limit in sorted(set(limits))]
     least = least_memory(numbers.table(candidate, inf))
     assert least is not None, "there are enough blocks"
+    for tried in (*(cutting.bounds for cutting in found if cutting is not None), least[1]):
+        memory = _memory(settings, numbers, candidate, tried)
+        if all(stage.total <= limit for stage, limit in zip(memory, limits, strict=True)):
+            return tried
     return least[1]
 
 
