@@ -45,7 +45,7 @@ def reasons(
             "and what is held."
         )
     yield from _bottleneck(c, predicted)
-    yield from _memory(numbers, predicted)
+    yield from _memory(numbers, c, predicted)
     yield from _odd_blocks(numbers, c, cutting.bounds)
     if c.pp > 1 and c.micro_batches < c.pp:
         yield (
@@ -102,11 +102,11 @@ def _bottleneck(c: Candidate, predicted: Prediction) -> Iterator[str]:
     yield f"Where a step's time goes: {shares}."
 
 
-def _memory(numbers: Numbers, predicted: Prediction) -> Iterator[str]:
-    stages = predicted.breakdown.stages
+def _memory(numbers: Numbers, c: Candidate, predicted: Prediction) -> Iterator[str]:
+    stages, devices, each = predicted.breakdown.stages, numbers.placement(c).devices, c.dp * c.tp
     heavy = max(range(len(stages)), key=lambda s: stages[s].memory.total)
     memory = stages[heavy].memory
-    limit = numbers.problem.memory_limit
+    limit = numbers.problem.memory_limit_of(devices[heavy * each : (heavy + 1) * each])
     items = ", ".join(f"{name} {gib(size)}" for name, size in memory.items().items() if size)
     yield (
         f"Memory is heaviest on stage {heavy}: {gib(memory.total)} of {gib(limit)} a device "
