@@ -155,9 +155,19 @@ class Cluster:
         """What the device with that id is."""
         return self.kinds[self.node_of[device]].device
 
+    def makeup(self, devices: Iterable[int] | None = None) -> frozenset[tuple[int, int]]:
+        """Of which nodes the devices with these ids, or all, are: (place among ``different_kinds``, its device count).
+
+        Devices of one makeup have one ``weakest`` and the same links: a key for what is priced once.
+        """
+        if devices is None or len(self._whole_makeup) == 1:
+            return self._whole_makeup
+        nodes = {self.node_of[device] for device in devices}
+        return frozenset((self.kind_of[node], self.nodes[node]) for node in nodes)
+
     def kinds_among(self, devices: Iterable[int] | None = None) -> tuple[Kind, ...]:
         """The different kinds of the nodes of the devices with these ids, or of all."""
-        return tuple(self.different_kinds[place] for place in sorted({place for place, _ in self._sorts(devices)}))
+        return tuple(self.different_kinds[place] for place in sorted({place for place, _ in self.makeup(devices)}))
 
     def different_devices(self, devices: Iterable[int] | None = None) -> tuple[Device, ...]:
         """Each device that is among those with these ids, or in the cluster, once, in the order of the nodes."""
@@ -178,7 +188,7 @@ class Cluster:
     def weakest(self, devices: Iterable[int] | None = None) -> Device:
         """What stands for the devices with these ids where they work in step, or for all of the cluster: as slow as the
         slowest of them, with the memory of the smallest."""
-        places = frozenset(place for place, _ in self._sorts(devices))
+        places = frozenset(place for place, _ in self.makeup(devices))
         if places not in self._weakest:
             self._weakest[places] = weakest(self.different_devices(devices))
         return self._weakest[places]
@@ -205,7 +215,7 @@ class Cluster:
         return self._slowest("alone", devices)
 
     def _slowest(self, way: Way, devices: Iterable[int] | None) -> Link:
-        key = (way, self._sorts(devices))
+        key = (way, self.makeup(devices))
         if key not in self._links:
             link = slowest([self._link_of(way, place, count) for place, count in sorted(key[1])])
             slow = self.slowdown(self.devices)
@@ -227,15 +237,8 @@ class Cluster:
         return {}
 
     @cached_property
-    def _all_sorts(self) -> frozenset[tuple[int, int]]:
+    def _whole_makeup(self) -> frozenset[tuple[int, int]]:
         return frozenset(zip(self.kind_of, self.nodes, strict=True))
-
-    def _sorts(self, devices: Iterable[int] | None) -> frozenset[tuple[int, int]]:
-        """(place of its kind, number of devices) of the nodes of these devices."""
-        if devices is None or len(self._all_sorts) == 1:
-            return self._all_sorts
-        nodes = {self.node_of[device] for device in devices}
-        return frozenset((self.kind_of[node], self.nodes[node]) for node in nodes)
 
     def with_kinds(self, change: Callable[[Kind], Kind]) -> Cluster:
         """The cluster with another kind in place of each."""

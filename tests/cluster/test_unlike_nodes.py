@@ -296,3 +296,13 @@ def test_each_device_is_part_of_the_digest():
     assert len(set(digests)) == len(texts)
     again = replace(parse_cluster(f"4x{H}+4x{A}"), name="one name")
     assert Problem(graph, again, 8).digest == digests[1]
+
+
+def test_devices_of_one_makeup_have_one_price():
+    cluster = parse_cluster(f"4x{H}+2x4x{A}+2x{A}")
+    assert cluster.makeup((0, 1)) == cluster.makeup((3,)) == {(0, 4)}
+    assert cluster.makeup((4, 11)) == cluster.makeup((5,)) == {(1, 4)}
+    assert cluster.makeup((0, 12)) == {(0, 4), (1, 2)}
+    assert cluster.makeup() == {(0, 4), (1, 4), (1, 2)}
+    assert cluster.weakest((4, 11)) is cluster.weakest((12, 13))
+    assert parse_cluster(f"4x4x{A}").makeup((0,)) == {(0, 4)}
