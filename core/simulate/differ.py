@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from partita.cluster import Cluster
-from partita.plan import SIMULATED, Plan
+from partita.plan import Plan
 from partita.planner.formula import terms
 from partita.planner.words import duration
 from partita.simulate.engine import execute
@@ -72,8 +72,6 @@ def difference(simulation: Simulation, plan: Plan, cluster: Cluster) -> Differen
 def sentences(found: Difference, simulation: Simulation, plan: Plan, cluster: Cluster) -> list[str]:
     """The difference in words, the largest part first; one sentence says so where there is none."""
     if simulation.costs.table is None:
-        if plan.predicted.breakdown.formula != SIMULATED and len(cluster.different_kinds) > 1:
-            return ["The prediction counts every stage as on the slowest device, the queues each where it stands."]
         return ["No formula speaks of such a plan: the queues alone say what it takes."]
     # A plan that was written by hand may predict nothing.
     step = plan.predicted.step_seconds or simulation.step_seconds
