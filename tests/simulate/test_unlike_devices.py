@@ -145,10 +145,10 @@ def test_memory_is_held_against_each_device_s_own():
 
 def test_the_command_line_names_unlike_devices(tmp_path, capsys):
     planned = str(tmp_path / "plan.json")
-    words = ["gpt3-tiny", "--cluster", f"1x{H}+1x{SMALL}", "--global-batch", "8", "--fix", "pp=2"]
+    words = ["gpt3-350m", "--cluster", f"1x{H}+1x{SMALL}", "--global-batch", "8", "--fix", "pp=2"]
     assert main(["plan", *words, "-o", planned]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert f"gpt3-tiny on 1x{H}+1x{SMALL}:" in out
+    assert f"gpt3-350m on 1x{H}+1x{SMALL}:" in out
     assert f"The devices differ (1 {H} and 1 {SMALL}): every stage is counted as on the slowest of them" in out
     assert "not proven" in out
     assert "bound" not in out
