@@ -18,6 +18,9 @@ environment:
 demo: environment ## plan a small GPT for 4 processes, train it, and compare with one device
 	@.venv/bin/partita run gpt3-tiny --fix pp=2 --fix tp=2 --fix micro_batches=4 --compare
 
+# Tests keep what they compile, whatever the shell says: compiling anew costs each worker five seconds.
+test test-fast: export PYTHONDONTWRITEBYTECODE :=
+
 # Two workers, each with ranks of its own; the tests of a file share what is made once for it.
 WORKERS := -n 2 --dist loadfile
 

@@ -24,6 +24,9 @@ PARAMETER = "parameter"
 # The state of a tensor that isn't trained by anybody: a running mean.
 BUFFER = "buffer"
 
+# What a catalogue's ``rest`` has words for.
+WORDS = ("steps", "samples", "skipped_steps", "lr_scheduler", "client", "loss_scale", "seed")
+
 # Name in the model, and state: "parameter", or the optimizer's word (exp_avg, exp_avg_sq, momentum_buffer).
 Key = tuple[str, str]
 
@@ -105,8 +108,8 @@ class Catalogue:
 
     ``scalars``: state of one number for each parameter (``step``). ``rest`` is what isn't the model's or the
     optimizer's: ``steps`` (of the optimizer), ``samples``, ``skipped_steps``, ``lr_scheduler``, ``client`` (the user's
-    own), ``loss_scale``; each may lack.
-    ``padded``: of tensors that were saved with padding, the size of the padded dim in the files.
+    own), ``loss_scale``, ``seed``; each may lack. Under other names there is whatever else the files have.
+    ``padded``: of tensors that were saved with padding, the padded dim and its size in the files.
     ``aliases``: other names of a tied parameter, each with the name that it is listed under.
     """
 
@@ -116,13 +119,18 @@ class Catalogue:
     scalars: Mapping[Key, Any] = field(default_factory=dict)
     groups: tuple[Group, ...] = ()
     rest: Mapping[str, Any] = field(default_factory=dict)
-    padded: Mapping[str, int] = field(default_factory=dict)
+    padded: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def parameters(self) -> dict[str, Entry]:
-        """The model's tensors by name."""
+        """The model's parameters by name."""
         return {name: entry for (name, state), entry in self.tensors.items() if state == PARAMETER}
+
+    @property
+    def buffers(self) -> dict[str, Entry]:
+        """The model's buffers by name."""
+        return {name: entry for (name, state), entry in self.tensors.items() if state == BUFFER}
 
     @property
     def states(self) -> tuple[str, ...]:

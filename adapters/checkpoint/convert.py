@@ -13,7 +13,7 @@ from partita.adapters.checkpoint.output import Output
 from partita.adapters.checkpoint.padding import without_padding
 from partita.adapters.checkpoint.reshard import Done, identity_of, unfinished, write_outputs
 from partita.adapters.checkpoint.sources import read_checkpoint
-from partita.adapters.checkpoint.target import Target, require_model, target
+from partita.adapters.checkpoint.target import Target, buffers_apart, require_model, target
 from partita.adapters.checkpoint.write_dcp import dcp_outputs
 from partita.adapters.checkpoint.write_deepspeed import deepspeed_outputs
 from partita.adapters.checkpoint.write_megatron import megatron_outputs
@@ -32,7 +32,8 @@ FORMS = {"safetensors": "the dense model", "megatron": "the GPT model of Megatro
 class Result:
     """What was found and what was written. ``form``: in words; ``target``: its plan, if it has one.
 
-    ``before_bytes``: the memory of this process before it read the checkpoint; ``peak_bytes``: the most it has had.
+    ``left_out``: what the checkpoint has and the output hasn't. ``before_bytes``: the memory of this process before it
+    read the checkpoint; ``peak_bytes``: the most it has had.
     """
 
     catalogue: Catalogue
@@ -40,6 +41,7 @@ class Result:
     target: Target | None
     out: Path
     done: Done
+    left_out: tuple[str, ...]
     before_bytes: int
     peak_bytes: int
 
@@ -58,13 +60,14 @@ def convert(
     before_bytes = memory_bytes("VmRSS")
     catalogue = read_checkpoint(checkpoint, by, graph, weights=to == "safetensors")
     if graph is not None:
-        catalogue = without_padding(catalogue, graph)
+        catalogue = buffers_apart(without_padding(catalogue, graph), graph)
         require_model(catalogue, graph)
     outputs = form_outputs(catalogue, to, graph) if goal is None else plan_outputs(catalogue, goal)
     identity = identity_of(catalogue, to if goal is None else plan_document(goal.plan))
     done = write_outputs(outputs, out, identity, progress)
     form = FORMS[to] if goal is None else f"for {goal.plan.target}: {goal.words}"
-    return Result(catalogue, form, goal, out, done, before_bytes, memory_bytes("VmHWM"))
+    left = () if goal is not None else left_out(catalogue, to)
+    return Result(catalogue, form, goal, out, done, left, before_bytes, memory_bytes("VmHWM"))
 
 
 def _require_apart(checkpoint: Path, out: Path) -> None:
@@ -108,6 +111,22 @@ def form_outputs(catalogue: Catalogue, to: str, graph: Graph | None) -> Sequence
     if graph is None:
         raise InputError("--to megatron: Megatron's tensors are made of the model's; --model MODEL says what it is")
     return megatron_outputs(catalogue, graph)
+
+
+def left_out(catalogue: Catalogue, to: str) -> tuple[str, ...]:
+    """What one of ``FORMS`` has no place for, by name: states of the optimizer, buffers, whatever else there is. What
+    is written for a plan has a place for everything."""
+    numbers = dict.fromkeys(state for _, state in catalogue.scalars)
+    states = () if to == "megatron" else (*catalogue.states, *numbers)
+    buffers = tuple(catalogue.buffers) if to == "megatron" else ()
+    # The iteration of Megatron.
+    placed = {"steps"} if to == "megatron" else set()
+    others = (key for key, value in catalogue.rest.items() if key not in placed and not _nothing(value))
+    return (*states, *buffers, *others)
+
+
+def _nothing(value: object) -> bool:
+    return value is None or (isinstance(value, (int, float, dict)) and not value)
 
 
 def plan_outputs(catalogue: Catalogue, goal: Target) -> Sequence[Output]:

@@ -7,28 +7,28 @@ without model parallelism has the model's own tensors under the model's own name
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from partita.adapters.checkpoint.catalogue import Stored
 from partita.adapters.checkpoint.target import Part, Target
 from partita.adapters.torch.loop.facade import CHILD
+from partita.adapters.torch.resharded import LAYOUT
 from partita.adapters.torch.stage import dense_name
 from partita.errors import InputError
 from partita.spacetime.program import Shard
 
-# The key of it in a file of Partita's engine.
-LAYOUT = "partita"
-
 
 @dataclass(frozen=True)
 class RankLayout:
-    """One rank's parts by the model's names; ``groups``: names in the optimizer's groups, where the file says them."""
+    """One rank's parts by the model's names; ``groups``: names in the optimizer's groups, where the file says them;
+    ``buffers`` that the module of the file hasn't."""
 
     parts: Mapping[str, Part]
     groups: tuple[tuple[str | None, ...], ...] | None
     own: bool
+    buffers: Mapping[str, Stored] = field(default_factory=dict)
 
     def name(self, key: str) -> str | None:
         """The model's name of a tensor of the module; None for what isn't the model's (a group's placeholder)."""
@@ -45,7 +45,8 @@ def rank_layout(head: Mapping[str, Any], path: Path, rank: int, ranks: int, by: 
     if said is not None:
         parts = {name: _part(name, item) for name, item in said["parameters"].items()}
         groups = said["groups"]
-        found = RankLayout(parts, None if groups is None else tuple(tuple(names) for names in groups), True)
+        named = None if groups is None else tuple(tuple(names) for names in groups)
+        found = RankLayout(parts, named, True, said["buffers"])
         if by is not None:
             _require_same(found, path, rank, ranks, by)
         return found

@@ -29,7 +29,7 @@ def without_padding(catalogue: Catalogue, graph: Graph) -> Catalogue:
         if tensor is not None and entry.shape != tensor.shape:
             dim = _padded_dim(graph, own, entry.shape)
             if dim is not None:
-                padded[name] = entry.shape[dim]
+                padded[name] = dim, entry.shape[dim]
                 entry = _cut_off(entry, tensor.shape)
         tensors[name, state] = entry
     return replace(catalogue, tensors=tensors, padded=padded)

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import torch
 
 from partita.adapters.checkpoint.boxes import lacking, whole
-from partita.adapters.checkpoint.catalogue import PARAMETER, Catalogue, Entry, Group, Key, Piece
+from partita.adapters.checkpoint.catalogue import BUFFER, PARAMETER, Catalogue, Entry, Group, Key, Piece
 from partita.adapters.checkpoint.fill import Files, fill
 from partita.adapters.checkpoint.pickled import read_pickled, with_values
+from partita.adapters.torch import checkpoint
 from partita.adapters.torch.checkpoint import CALLERS, FACTS
 from partita.adapters.torch.dcp import METADATA, Stored, read_metadata
 from partita.errors import InputError
@@ -48,6 +49,9 @@ def read_dcp(path: Path) -> Catalogue:
     places = {key: _place(key, contents.paths) for key in contents.stored}
     nested = any(place[0] == "model" for place in places.values())
     for key, stored in contents.stored.items():
+        if FACTS in contents.stored and key.startswith(checkpoint.BUFFER):
+            tensors[key.removeprefix(checkpoint.BUFFER), BUFFER] = entry(path, stored)
+            continue
         meant = _meant(key, places[key], nested)
         if meant.group is not None:
             options.setdefault(meant.group, {})[meant.option] = _value(path, stored)
@@ -57,7 +61,7 @@ def read_dcp(path: Path) -> Catalogue:
             scalars[meant.name, meant.state] = _value(path, stored)
         else:
             tensors[meant.name, meant.state] = entry(path, stored)
-    parameters = {name for name, state in tensors if state == PARAMETER}
+    parameters = {name for name, state in tensors if state in (PARAMETER, BUFFER)}
     groups = _groups(options)
     used = [name for name, state in tensors if state != PARAMETER] + [name for group in groups for name in group.names]
     if odd := [name for name in used if name not in parameters and str(name).isdigit()]:

@@ -22,11 +22,12 @@ from partita.adapters.checkpoint.catalogue import (
     Piece,
     Stored,
 )  # fmt: skip
-from partita.adapters.checkpoint.deepspeed_layout import LAYOUT, RankLayout, rank_layout
+from partita.adapters.checkpoint.deepspeed_layout import RankLayout, rank_layout
 from partita.adapters.checkpoint.deepspeed_states import State, rank_states
 from partita.adapters.checkpoint.local import whole_pieces
 from partita.adapters.checkpoint.pickled import StandIn, read_pickled
 from partita.adapters.checkpoint.target import Target
+from partita.adapters.torch.resharded import LAYOUT
 from partita.errors import InputError
 from partita.files import read_text
 
@@ -123,7 +124,7 @@ class Collected:
         self.tensors: dict[Key, tuple[tuple[int, ...], str, list[Piece]]] = {}
         self.scalars: dict[Key, Any] = {}
         self.groups: list[Group] = []
-        self.padded: dict[str, int] = {}
+        self.padded: dict[str, tuple[int, int]] = {}
         self.aliases: dict[str, str] = {}
         self.scale: dict[str, Any] = {}
         self.zero: int | None = None
@@ -174,7 +175,7 @@ class Collected:
                 self.groups.append(group)
         for name, part in layout.parts.items():
             if part.shard is not None and part.shard.padded != part.shard.size:
-                self.padded[name] = part.shard.padded
+                self.padded[name] = part.shard.dim, part.shard.padded
 
     def _module(self, head: Mapping[str, Any], layout: RankLayout, state: State) -> None:
         """Tensors of the module: those of which the optimizer has no copy of higher precision."""
@@ -184,14 +185,19 @@ class Collected:
                 continue
             name = layout.name(key)
             if key in buffers:
-                self.tensors[key, BUFFER] = (stored.shape, stored.dtype, [Piece(whole(stored.shape), stored)])
+                self._buffer(key, stored)
             elif name is not None and (name, PARAMETER) not in state.pieces and not layout.parts[name].copy:
                 if stored.shape != layout.parts[name].local_shape and 0 in stored.shape and state.zero == 3:
                     continue
                 self._piece(layout, name, PARAMETER, stored.dtype, whole_pieces(layout.parts[name], stored))
+        for name, stored in layout.buffers.items():
+            self._buffer(name, stored)
         for alias, key in (head.get("shared_params") or {}).items():
             if layout.name(alias) != layout.name(key):
                 self.aliases[alias] = key
+
+    def _buffer(self, name: str, stored: Stored) -> None:
+        self.tensors[name, BUFFER] = (stored.shape, stored.dtype, [Piece(whole(stored.shape), stored)])
 
     def _piece(self, layout: RankLayout, name: str, word: str, dtype: str, pieces: list[Piece]) -> None:
         shape = layout.parts[name].shape

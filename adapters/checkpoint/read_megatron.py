@@ -56,7 +56,7 @@ def read_megatron(path: Path, graph: Graph) -> Catalogue:
     names = names_of(graph) if fused else None
     found: dict[Key, dict[Box, Piece]] = {}
     dtypes: dict[Key, str] = {}
-    padded: dict[str, int] = {}
+    padded: dict[str, tuple[int, int]] = {}
     for key, one in tensors.items():
         state, name = _meant(key)
         if any(f"optimizer.state.{master}.{key}" in tensors for master in MASTERS):
@@ -72,7 +72,7 @@ def read_megatron(path: Path, graph: Graph) -> Catalogue:
             dtypes[name, state] = whole.dtype
             continue
         if name in VOCABULARY:
-            padded[names.outside(name)[0].name] = whole.shape[0]
+            padded[names.outside(name)[0].name] = 0, whole.shape[0]
         for row, piece in _pieces(names, name, whole, path):
             found.setdefault((row.name, state), {})[piece.box] = piece
             dtypes[row.name, state] = whole.dtype

@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from partita.adapters.checkpoint.catalogue import Catalogue, Entry, Group, Key, Piece
+from partita.adapters.checkpoint.boxes import whole
+from partita.adapters.checkpoint.catalogue import BUFFER, Catalogue, Entry, Group, Key, Piece
 from partita.adapters.checkpoint.local import whole_pieces
 from partita.adapters.checkpoint.pickled import read_pickled, with_values
 from partita.adapters.checkpoint.read_safetensors import stored_tensors
 from partita.adapters.checkpoint.target import Part
-from partita.adapters.checkpoint.write_deepspeed import LAYOUT_FILE, REST_FILE
+from partita.adapters.torch.resharded import LAYOUT_FILE, REST_FILE, read_layout, tensors_file
 from partita.errors import InputError
-from partita.files import read_json, read_text
+from partita.files import read_text
 from partita.spacetime.program import Shard
 
 
@@ -28,23 +29,24 @@ def resharded_folder(path: Path) -> Path | None:
 
 def read_resharded(folder: Path) -> Catalogue:
     """What the folder holds. InputError where a file lacks, is truncated or broken."""
-    layout: Any = read_json(folder / LAYOUT_FILE)
-    if not isinstance(layout, dict) or layout.get("version") != 1:
-        raise InputError(f"{folder / LAYOUT_FILE}: isn't of version 1, which is the one known here")
+    layout = read_layout(folder)
     tensors: dict[Key, tuple[tuple[int, ...], str, list[Piece]]] = {}
     padded = {}
     for rank, said in enumerate(layout["parameters"]):
-        path = folder / f"mp_rank_{rank:02d}.safetensors"
+        path = folder / tensors_file(rank)
         if not path.is_file():
             raise InputError(f"{path}: no such file; {layout['ranks']} ranks have one each")
         stored = stored_tensors(path)
         for key, found in stored.items():
             state, _, name = key.partition(":")
+            if state == BUFFER:
+                tensors[name, state] = found.shape, found.dtype, [Piece(whole(found.shape), found)]
+                continue
             item = said[name]
             shard = None if item["shard"] is None else Shard(**item["shard"])
             part = Part(name, tuple(item["shape"]), shard, item["piece"], item["copy"])
             if shard is not None and shard.padded != shard.size:
-                padded[name] = shard.padded
+                padded[name] = shard.dim, shard.padded
             if not part.copy:
                 _, _, pieces = tensors.setdefault((name, state), (part.shape, found.dtype, []))
                 pieces.extend(whole_pieces(part, found))

@@ -37,8 +37,8 @@ class Done:
 
 
 def unfinished(out: Path) -> Path:
-    """The folder in which an output is made."""
-    return out.parent / f".{out.name}.partial"
+    """The folder in which an output is made. A training that saves under the same name meanwhile has another."""
+    return out.parent / f".{out.name}.reshard"
 
 
 def write_outputs(

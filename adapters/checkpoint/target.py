@@ -7,9 +7,9 @@ DeepSpeed's files are. Data-parallel copies hold the same.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from partita.adapters.checkpoint.catalogue import PARAMETER, Catalogue, Entry
+from partita.adapters.checkpoint.catalogue import BUFFER, PARAMETER, Catalogue, Entry
 from partita.adapters.torch.boxes import shard_boxes
 from partita.adapters.torch.stage import local_parameter_shape
 from partita.errors import InputError, PlanError, nearest
@@ -99,6 +99,16 @@ def entry_of(catalogue: Catalogue, graph: Graph, name: str, state: str) -> Entry
         if (candidate, state) in catalogue.tensors:
             return catalogue.tensors[candidate, state]
     return None
+
+
+def buffers_apart(catalogue: Catalogue, graph: Graph) -> Catalogue:
+    """The checkpoint with what the model says is a buffer as such: a file of weights doesn't tell them from others."""
+    names = {tensor.name for tensor in graph.tensors if tensor.role == "buffer"}
+    tensors = {
+        (name, BUFFER if state == PARAMETER and name in names else state): entry
+        for (name, state), entry in catalogue.tensors.items()
+    }
+    return replace(catalogue, tensors=tensors)
 
 
 def require_model(catalogue: Catalogue, graph: Graph) -> None:

@@ -55,13 +55,9 @@ def reshard(
 
     if find_spec("torch") is None:
         raise InputError("reshard needs torch, which is not installed: pip install 'partita[torch]'")
-    import torch
-
     from partita.adapters.checkpoint import report
     from partita.adapters.checkpoint.convert import convert
 
-    # Nothing is computed: further threads would only take memory, each for itself.
-    torch.set_num_threads(1)
     result = convert(checkpoint, to, out, saved_by, model, progress=report.progress)
     if as_json:
         answer.write_json(report.document(result))

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from partita.adapters.checkpoint.boxes import elements, shape_of
+from partita.adapters.checkpoint.boxes import elements, shape_of, whole
 from partita.adapters.checkpoint.catalogue import PARAMETER, Catalogue, Entry, item_bytes
 from partita.adapters.checkpoint.fill import Files, fill
 from partita.adapters.checkpoint.output import Output
@@ -50,6 +50,8 @@ def dcp_outputs(catalogue: Catalogue, target: Target) -> list[Output]:
                         seen.add((key, box))
                         assert entry is not None
                         mine.append((key, entry, box))
+        if rank == 0:
+            mine += [(checkpoint.BUFFER + name, entry, whole(entry.shape)) for name, entry in catalogue.buffers.items()]
         name = f"__{rank}_0.distcp"
         outputs.append(Output(name, lambda path, name=name, mine=mine: write_file(path, name, mine)))
     names = [output.name for output in outputs]

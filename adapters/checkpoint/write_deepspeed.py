@@ -14,14 +14,13 @@ from typing import Any
 
 import torch
 
-from partita.adapters.checkpoint.catalogue import PARAMETER, Catalogue
+from partita.adapters.checkpoint.catalogue import BUFFER, PARAMETER, Catalogue
 from partita.adapters.checkpoint.output import Output
 from partita.adapters.checkpoint.pickled import PICKLE, with_values
 from partita.adapters.checkpoint.target import Part, Target, entry_of
-from partita.adapters.checkpoint.write_safetensors import Written, file_bytes, write
+from partita.adapters.checkpoint.write_safetensors import Written, as_it_is, file_bytes, write
+from partita.adapters.torch.resharded import LAYOUT_FILE, REST_FILE, VERSION, tensors_file
 from partita.plan import plan_document
-
-LAYOUT_FILE, REST_FILE = "partita_layout.json", "partita_rest.pt"
 
 
 def deepspeed_outputs(catalogue: Catalogue, target: Target) -> list[Output]:
@@ -30,9 +29,11 @@ def deepspeed_outputs(catalogue: Catalogue, target: Target) -> list[Output]:
     outputs = []
     for rank, parts in enumerate(target.ranks):
         tensors = _tensors(catalogue, target, list(parts.values()))
+        if rank == 0:
+            tensors |= {f"{BUFFER}:{name}": as_it_is(entry) for name, entry in catalogue.buffers.items()}
         outputs.append(
             Output(
-                f"{tag}/mp_rank_{rank:02d}.safetensors", lambda path, tensors=tensors: write(tensors, path),
+                f"{tag}/{tensors_file(rank)}", lambda path, tensors=tensors: write(tensors, path),
                 file_bytes(tensors),
             )
         )  # fmt: skip
@@ -58,7 +59,7 @@ def _tensors(catalogue: Catalogue, target: Target, parts: list[Part]) -> dict[st
 
 def _layout(target: Target) -> dict[str, Any]:
     return {
-        "version": 1, "ranks": len(target.ranks), "plan": plan_document(target.plan),
+        "version": VERSION, "ranks": len(target.ranks), "plan": plan_document(target.plan),
         "parameters": [
             {part.name: {k: v for k, v in asdict(part).items() if k != "name"} for part in parts.values()}
             for parts in target.ranks

@@ -18,8 +18,9 @@ import torch
 import torch.distributed as dist
 from deepspeed.runtime.engine import DeepSpeedEngine
 
-from partita.adapters.deepspeed.layout import LAYOUT, LAYOUT_FILE, REST_FILE, TENSORS_FILE, require_same_parts
+from partita.adapters.deepspeed.layout import require_same_parts
 from partita.adapters.torch.begin import agree
+from partita.adapters.torch.resharded import LAYOUT, LAYOUT_FILE, REST_FILE, TENSORS_FILES
 from partita.adapters.torch.whole import unwritten
 from partita.adapters.torch.wires import ProcessGroup
 from partita.errors import InputError, PartitaError
@@ -120,7 +121,7 @@ def _publish(partial: Path, final: Path, latest: Path | None) -> PartitaError | 
                 for name in names:
                     os.replace(Path(path, name), place / name)
             # What partita reshard wrote there would otherwise be loaded in place of it.
-            for name in (LAYOUT_FILE, REST_FILE, TENSORS_FILE.format("*")):
+            for name in (LAYOUT_FILE, REST_FILE, TENSORS_FILES):
                 for old in final.glob(name):
                     old.unlink()
         if latest is not None:

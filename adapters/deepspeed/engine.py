@@ -21,10 +21,11 @@ from deepspeed.runtime.zero.config import ZeroStageEnum
 from torch import Tensor
 
 from partita.adapters.deepspeed.checkpoints import named_by_latest, read_first, save_whole
-from partita.adapters.deepspeed.layout import LAYOUT, described
+from partita.adapters.deepspeed.layout import described
 from partita.adapters.deepspeed.resharded import is_resharded, load_resharded
 from partita.adapters.torch.begin import Batch
 from partita.adapters.torch.engine import clip_gradients
+from partita.adapters.torch.resharded import LAYOUT
 from partita.adapters.torch.runtime import Runtime
 from partita.adapters.torch.save import save_dense
 from partita.adapters.torch.stage import Code
@@ -126,8 +127,13 @@ class PlannedEngine(DeepSpeedEngine):
 
     def _common_checkpoint_state(self, *args: Any) -> dict[str, Any]:
         stage = self.runtime.stage
-        layout = described(self, stage, len(self.runtime.program.pieces), dict(stage.context.coordinates))
+        stages, at = len(self.runtime.program.pieces), dict(stage.context.coordinates)
+        layout = described(self, stage, stages, at, self.outside_buffers())
         return {**super()._common_checkpoint_state(*args), LAYOUT: layout}
+
+    def outside_buffers(self) -> Mapping[str, Tensor]:
+        """The buffers of the model that the engine's module hasn't: a stage has constants and no buffers."""
+        return self.runtime.buffers
 
     def is_gradient_accumulation_boundary(self) -> bool:
         return self.boundary if hasattr(self, "runtime") else super().is_gradient_accumulation_boundary()

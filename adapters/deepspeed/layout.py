@@ -14,25 +14,26 @@ from typing import Any
 import torch
 from deepspeed.runtime.base_optimizer import ZeROOptimizer
 from deepspeed.runtime.engine import DeepSpeedEngine
+from torch import Tensor
 
 from partita.adapters.torch.stage import StageModule
 from partita.errors import InputError
 
-# The key of it in a file of a checkpoint.
-LAYOUT = "partita"
-# What ``partita reshard`` writes: a file that says of every tensor of every rank which part of the model it is; steps,
-# groups of the optimizer with their options, the schedule and the client's own state; and a rank's tensors.
-LAYOUT_FILE, REST_FILE, TENSORS_FILE = "partita_layout.json", "partita_rest.pt", "mp_rank_{}.safetensors"
 
-
-def described(engine: DeepSpeedEngine, stage: StageModule, stages: int, coordinates: dict[str, int]) -> dict[str, Any]:
+def described(
+    engine: DeepSpeedEngine, stage: StageModule, stages: int, coordinates: dict[str, int], buffers: Mapping[str, Tensor]
+) -> dict[str, Any]:
     """The layout of this rank's tensors, as plain values.
 
     ``parameters``: by the model's names, the dense shape, how it is cut (None: whole) and which piece this is, whether
     it is stored transposed, and whether another stage owns it. ``groups``: the names in each of the optimizer's groups
     in order, where the optimizer's own state has numbers for them; a parameter of another's group is None.
+    ``buffers``: the model's, which are in no stage, in the first stage's files.
     """
-    return {"version": 1, "stages": stages, "parameters": _parts(stage, coordinates), "groups": _groups(engine, stage)}
+    return {
+        "version": 1, "stages": stages, "parameters": _parts(stage, coordinates), "groups": _groups(engine, stage),
+        "buffers": {name: buffer.cpu() for name, buffer in buffers.items()} if stage.piece.stage == 0 else {},
+    }  # fmt: skip
 
 
 def require_same_parts(path: Path, said: Mapping[str, Any], stage: StageModule, coordinates: dict[str, int]) -> None:

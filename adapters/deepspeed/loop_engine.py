@@ -197,6 +197,10 @@ class LoopEngine(PlannedEngine):
     def _common_checkpoint_state(self, *args: Any) -> dict[str, Any]:
         return {**super()._common_checkpoint_state(*args), CALLS: self.loop.steps}
 
+    def outside_buffers(self) -> Mapping[str, Tensor]:
+        # The facade has them.
+        return {}
+
     def resume(self, state: Mapping[str, Any]) -> None:
         # A checkpoint that didn't come from a loop has counted steps alone.
         self.loop.steps = state.get(CALLS, self.global_steps * self.gradient_accumulation_steps())

@@ -20,13 +20,14 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from partita.adapters.deepspeed.checkpoints import agree_on
-from partita.adapters.deepspeed.layout import LAYOUT_FILE, REST_FILE, TENSORS_FILE, require_same_parts
+from partita.adapters.deepspeed.layout import require_same_parts
 from partita.adapters.deepspeed.slots import Slot, base_optimizer, slots
+from partita.adapters.torch.resharded import LAYOUT_FILE, REST_FILE, read_layout, tensors_file
 from partita.adapters.torch.stage import StageModule
 from partita.errors import InputError, PartitaError
-from partita.files import read_json
 
-PARAMETER = "parameter"
+# A model's buffers are constants, which a stage has already: they are there for the next reshard.
+PARAMETER, BUFFER = "parameter", "buffer"
 
 
 def is_resharded(folder: str | Path, tag: object) -> bool:
@@ -38,16 +39,14 @@ class Resharded:
     """A rank's file of a checkpoint, opened and found to fit. InputError where it doesn't."""
 
     def __init__(self, path: Path, engine: DeepSpeedEngine, stage: StageModule):
-        layout = read_json(path / LAYOUT_FILE)
-        if not isinstance(layout, dict) or layout.get("version") != 1:
-            raise InputError(f"{path / LAYOUT_FILE}: isn't of version 1, which is the one known here")
+        layout = read_layout(path)
         if layout["ranks"] != engine.mp_world_size:
             raise InputError(
                 f"{path}: was written for a plan that lays a copy of the model on {layout['ranks']} devices, this one "
                 f"on {engine.mp_world_size}; partita reshard writes it for this plan"
             )
         rank = engine.mpu.get_model_parallel_rank()
-        self.path = path / TENSORS_FILE.format(f"{rank:02d}")
+        self.path = path / tensors_file(rank)
         try:
             self.file = safe_open(str(self.path), framework="pt")
             self.keys = set(self.file.keys())
@@ -56,7 +55,7 @@ class Resharded:
             raise InputError(f"{error.filename or self.path}: no such file") from None
         except (SafetensorError, RuntimeError, EOFError, OSError, UnpicklingError) as error:
             raise InputError(f"{path}: can't be read, a file is truncated or broken: {error}") from None
-        self.states = sorted({key.partition(":")[0] for key in self.keys} - {PARAMETER})
+        self.states = sorted({key.partition(":")[0] for key in self.keys} - {PARAMETER, BUFFER})
         self.flipped = stage.flipped
         for name, parameter in stage.parameters_by_name.items():
             self._fits(name, parameter)

@@ -4,6 +4,7 @@ A checkpoint is torch's distributed one, in the model's own terms: each tensor d
 files of the ranks that had them; padding is in none. So any plan of the same model can load what any other saved.
 
     model.NAME                     a parameter
+    buffer.NAME                    a buffer, which is a constant: whole, and not read again by a run
     optimizer.state.NAME.STATE     exp_avg, exp_avg_sq … of its shape, or one number (step)
     optimizer.param_groups.0.lr    an option of a group as torch has them; ``params`` are names
     partita                        version, and the runtime's steps and seed: random numbers go on where they stopped
@@ -34,6 +35,7 @@ from partita.errors import InputError, PartitaError
 from partita.redistribution.view import Box
 
 PARAMETER, STATE, GROUPS, FACTS, CALLERS = "model.", "optimizer.state.", "optimizer.param_groups.", "partita", "state"
+BUFFER = "buffer."
 VERSION = 1
 # The one state that is a number even of a parameter that is one.
 STEP = "step"
@@ -99,6 +101,8 @@ def save_checkpoint(
                     writer = EntryWriter(file, name)
                     groups.extend(_write(runtime, engine, writer))
                     if first:
+                        for key, value in runtime.buffers.items():
+                            writer.tensor(BUFFER + key, value.shape, tuple((0, size) for size in value.shape), value)
                         writer.object(FACTS, {"version": VERSION, "steps": runtime.steps, "seed": runtime.seed})
                         writer.object(CALLERS, plain(dict(state or {})))
                     found.extend(writer.found)
@@ -234,7 +238,9 @@ def path_of(key: str) -> tuple[str | int, ...]:
     if key.startswith(GROUPS):
         index, _, option = key.removeprefix(GROUPS).partition(".")
         return ("optimizer", "param_groups", int(index), option)
-    return ("model", key.removeprefix(PARAMETER)) if key.startswith(PARAMETER) else (key,)
+    # A module's state has both.
+    own = next((kind for kind in (PARAMETER, BUFFER) if key.startswith(kind)), None)
+    return (key,) if own is None else ("model", key.removeprefix(own))
 
 
 def plain(value: Any) -> Any:

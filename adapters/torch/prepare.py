@@ -120,7 +120,9 @@ def prepare(
         )
     groups = make_groups(program, device)
     stages = make_stages(lowered, groups, weights, seed, device, realise, finish, divides)
-    return Prepared(lowered, groups, stages, Runtime(program, stages, groups, device=device, seed=seed))
+    buffers = lowered.captured.skeleton.saved_buffers
+    runtime = Runtime(program, stages, groups, device=device, seed=seed, buffers=buffers)
+    return Prepared(lowered, groups, stages, runtime)
 
 
 def make_stages(

@@ -15,7 +15,10 @@ from partita.spacetime.program import Place, Program, Task
 
 
 class Runtime:
-    """One rank of a program. ``step`` takes this copy's micro-batches and returns the loss of the global batch."""
+    """One rank of a program. ``step`` takes this copy's micro-batches and returns the loss of the global batch.
+
+    ``buffers``: the model's, by name, that are saved with it. They are constants.
+    """
 
     def __init__(
         self,
@@ -25,6 +28,7 @@ class Runtime:
         *,
         device: torch.device,
         seed: int = 0,
+        buffers: Mapping[str, Tensor] | None = None,
         observe: Callable[[Task], None] | None = None,
     ):
         self.program = program
@@ -32,6 +36,7 @@ class Runtime:
         self.groups = groups
         self.device = device
         self.seed = seed
+        self.buffers = dict(buffers or {})
         self.observe = observe
         self.queue = program.queues[groups.rank]
         self.steps = 0

@@ -2,7 +2,8 @@
 
 Tensor-parallel pieces are joined and padding is stripped, weights that Megatron's layers keep transposed are turned
 back, a shared parameter is written once, by its owner. Each stage writes its own file, so that no process ever holds
-more than its stage; an index names the file of each parameter, the way HuggingFace writes large models.
+more than its stage, the first stage also the model's buffers; an index names the file of each tensor, the way
+HuggingFace writes large models.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ def save_dense(runtime: Runtime, folder: str | Path, gather: Gather = lambda par
     for place in program.places[rank]:
         writes = place.data == 0 and place.tensor == 0
         tensors = dense_parameters(runtime.stages[place.stage], gather, writes)
+        if place.stage == 0:
+            tensors |= {name: buffer.cpu().contiguous() for name, buffer in runtime.buffers.items()}
         try:
             if writes:
                 _write(tensors, Path(folder) / files[place.stage])
@@ -56,6 +59,7 @@ def save_dense(runtime: Runtime, folder: str | Path, gather: Gather = lambda par
     try:
         if stages > 1 and rank == program.devices_of[0][0]:
             names = {name: files[p.stage] for p in program.pieces for name in p.parameters if name not in p.copies}
+            names |= dict.fromkeys(runtime.buffers, files[0])
             text = json.dumps({"metadata": {}, "weight_map": dict(sorted(names.items()))}, indent=1) + "\n"
             write_text(Path(folder) / "model.safetensors.index.json", text)
     except PartitaError as error:

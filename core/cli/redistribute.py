@@ -92,6 +92,8 @@ def redistribute(
     item_bytes = width(dtype)
     if objective not in ("time", "bytes"):
         raise InputError(f'--objective "{objective}": time and bytes work')
+    if memory_bytes is not None and memory_bytes < 1:
+        raise InputError(f"--memory-bytes {memory_bytes}: no device has that; whole numbers from 1 work")
     if memory_bytes is not None and memory_gib is not None:
         raise InputError(f"--memory-bytes {memory_bytes} and --memory-gib say the same; leave one out")
     machine = cluster_for(cluster, before.mesh, after.mesh)

@@ -214,6 +214,16 @@ class Cluster:
         silent."""
         return self._slowest("alone", devices)
 
+    def node_port_bytes_per_second(self, devices: Iterable[int] | None = None) -> float | None:
+        """What a node's devices reach together on the way to other nodes, the least of the nodes of these; None: each
+        has its own port alone."""
+        shared = [
+            kind.node_bytes_per_second * kind.inter_node.efficiency / self.slowdown(self.devices)
+            for kind in self.kinds_among(devices)
+            if kind.node_bytes_per_second is not None
+        ]
+        return min(shared, default=None)
+
     def _slowest(self, way: Way, devices: Iterable[int] | None) -> Link:
         key = (way, self.makeup(devices))
         if key not in self._links:

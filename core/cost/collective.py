@@ -6,9 +6,13 @@ an all-gather half of that. Latency grows with ⌈log2 n⌉, as in a tree: nobod
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import ceil, log2
+from typing import Literal
 
 from partita.cluster.model import Link
+
+Collective = Literal["all_reduce", "reduce_scatter", "all_gather", "all_to_all"]
 
 
 def all_reduce_seconds(size_bytes: float, group: int, link: Link) -> float:
@@ -37,3 +41,10 @@ def all_to_all_seconds(size_bytes: float, group: int, link: Link) -> float:
 def point_to_point_seconds(size_bytes: float, link: Link) -> float:
     """One message from one device to another."""
     return link.latency_seconds + size_bytes / link.reached_bytes_per_second if size_bytes else 0.0
+
+
+# Seconds of a collective of so many bytes in a group over a link; of what the bytes are, each function says.
+SECONDS: dict[Collective, Callable[[float, int, Link], float]] = {
+    "all_reduce": all_reduce_seconds, "reduce_scatter": reduce_scatter_seconds, "all_gather": all_gather_seconds,
+    "all_to_all": all_to_all_seconds,
+}  # fmt: skip

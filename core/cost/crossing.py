@@ -16,10 +16,13 @@ from partita.graph.model import Graph
 
 @dataclass(frozen=True)
 class Crossing:
-    """Bytes at each of the n + 1 cuts (cut j is before block j) for the graph's samples, forward and backward."""
+    """Bytes at each of the n + 1 cuts (cut j is before block j) for the graph's samples, forward and backward; and how
+    many values they are."""
 
     forward_bytes: np.ndarray
     backward_bytes: np.ndarray
+    forward_values: np.ndarray
+    backward_values: np.ndarray
 
 
 def crossing(graph: Graph, item: Callable[[str], int]) -> Crossing:
@@ -30,8 +33,7 @@ def crossing(graph: Graph, item: Callable[[str], int]) -> Crossing:
         for name in op.inputs:
             last[name] = position[op.block]
     depends = {tensor.name for tensor in graph.tensors if tensor.role == "parameter"}
-    forward = np.zeros(len(graph.blocks) + 1)
-    backward = np.zeros(len(graph.blocks) + 1)
+    forward, backward, values, gradients = (np.zeros(len(graph.blocks) + 1) for _ in range(4))
     for op in graph.ops:
         if depends.isdisjoint(op.inputs):
             continue
@@ -42,6 +44,8 @@ def crossing(graph: Graph, item: Callable[[str], int]) -> Crossing:
                 tensor = graph.tensor[name]
                 size = tensor.elements * item(tensor.dtype)
                 forward[made + 1 : until + 1] += size
+                values[made + 1 : until + 1] += 1
                 if tensor.gradient:
                     backward[made + 1 : until + 1] += size
-    return Crossing(forward, backward)
+                    gradients[made + 1 : until + 1] += 1
+    return Crossing(forward, backward, values, gradients)

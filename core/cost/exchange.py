@@ -13,17 +13,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from partita.cluster.model import Link
-from partita.cost.collective import all_gather_seconds, all_reduce_seconds, all_to_all_seconds, reduce_scatter_seconds
+from partita.cost.collective import SECONDS, Collective
 from partita.cost.division import ClassCut, Division, Split
 from partita.cost.kinds import ATTENTION
 from partita.graph.cuts import CutClass, core_ops
 from partita.graph.model import Graph
-
-Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
-SECONDS: dict[Collective, Callable[[float, int, Link], float]] = {
-    "all_reduce": all_reduce_seconds, "all_gather": all_gather_seconds, "reduce_scatter": reduce_scatter_seconds,
-    "all_to_all": all_to_all_seconds,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import Literal
 
+from partita.cost.state import state_bytes
 from partita.plan import (
     BATCH_CUT,
     Breakdown,
@@ -78,13 +79,11 @@ def strategy(classes: tuple[str, ...], candidate: Candidate) -> Strategy:
 def stage_memory(numbers: Numbers, candidate: Candidate, stage: int, i: int, j: int) -> MemoryBytes:
     """Bytes by item on each device of a stage with blocks i…j−1; they add up to what the search compared."""
     c, tp = candidate, candidate.tp
-    state = numbers.state(c, float(numbers.trained(tp)[i:j].sum()))
-    plain = numbers.state(Candidate(1, 1, 1, 0, False, "1f1b", 1, 1), 1)
+    state, plain = numbers.state(c, i, j), state_bytes(numbers.problem.precision, numbers.problem.optimizer, 0, 1)
     borrowed = float(numbers.borrowed(tp)[i, j])
-    frozen = float(numbers.frozen(tp)[i:j].sum()) / (c.dp if c.zero == 3 else 1)
     held = c.micro_batches if c.schedule == "gpipe" else min(c.micro_batches, c.pp - stage)
     return MemoryBytes(
-        parameters=ceil(state.parameters + (borrowed + ceil(frozen)) * plain.parameters),
+        parameters=ceil(state.parameters + borrowed * plain.parameters),
         gradients=ceil(state.gradients + borrowed * plain.gradients),
         optimizer=ceil(state.optimizer),
         activations=held * ceil(float(segments(numbers.held(c))[i, j])),

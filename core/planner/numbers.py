@@ -16,8 +16,9 @@ from partita.cost.block import BlockCost, block_costs
 from partita.cost.collective import all_gather_seconds, point_to_point_seconds, reduce_scatter_seconds
 from partita.cost.crossing import crossing
 from partita.cost.division import split_fraction
-from partita.cost.ending import gather_seconds, reduce_seconds, update_seconds
+from partita.cost.ending import gather_seconds, reduce_seconds, update_seconds, update_start_seconds
 from partita.cost.precision import compute_dtype, item_bytes, peak_flops
+from partita.cost.stage import state_bytes_of
 from partita.cost.state import StateBytes, state_bytes
 from partita.graph.model import ITEM_BYTES
 from partita.planner.candidates import Candidate
@@ -197,10 +198,13 @@ class Numbers:
         split = split_fraction(classes, {cut.name: tp for cut in classes})
         return ceil(self.problem.graph.tensor[parameter].elements * split(standing))
 
-    def state(self, candidate: Candidate, elements: float) -> StateBytes:
-        """State of trained parameters on a device."""
-        problem = self.problem
-        return state_bytes(problem.precision, problem.optimizer, candidate.zero, candidate.dp, ceil(elements))
+    def state(self, candidate: Candidate, i: int, j: int) -> StateBytes:
+        """State of the parameters of blocks i…j−1 on a device; shards are rounded up block by block."""
+        per = state_bytes(self.problem.precision, self.problem.optimizer, 0, 1)
+        found = state_bytes_of(
+            self.trained(candidate.tp)[i:j], self.frozen(candidate.tp)[i:j], per, candidate.zero, candidate.dp
+        )
+        return StateBytes(*(float(item.sum()) for item in found))
 
     def sync(self, candidate: Candidate) -> np.ndarray:
         """[n + 1, n + 1]: seconds at a step's end of a stage with blocks i…j−1: dp, tied weights, update."""
@@ -249,15 +253,17 @@ class Numbers:
     def update_seconds(self, candidate: Candidate, trained: float, tensors: float) -> float:
         """The update of that many elements in that many tensors."""
         problem, c = self.problem, candidate
-        update = update_seconds(self.device, problem.precision, problem.optimizer, trained, tensors, c.zero, c.dp)
+        device = self.device
+        update = update_seconds(device, problem.precision, problem.optimizer, trained, tensors, c.zero, c.dp)
+        update += update_start_seconds(device, problem.optimizer) if trained else 0.0
         return update * self.cluster.slowdown(c.dp * c.tp * c.pp)
 
     def held(self, candidate: Candidate) -> np.ndarray:
         """[n]: bytes that each block keeps of a micro-batch until its backward; with recomputation its inputs alone."""
         if candidate.recompute:
             trains = np.array([cost.trains for cost in self.costs(candidate.tp)], dtype=float)
-            return self.crossing.forward_bytes[:-1] * self.ratio(candidate) * trains
-        return self.kept(candidate)
+            return np.ceil(self.crossing.forward_bytes[:-1] * self.ratio(candidate) * trains)
+        return np.ceil(self.kept(candidate))
 
     def kept(self, candidate: Candidate) -> np.ndarray:
         """[n]: bytes that autograd saves of each block for a micro-batch."""
@@ -278,7 +284,7 @@ class Numbers:
             found = found + self.trained(candidate.tp) * self.width
         if candidate.zero == 3:
             found = found + (self.trained(candidate.tp) + self.frozen(candidate.tp)) * self.width
-        return found
+        return np.ceil(found)
 
     def state_segments(self, candidate: Candidate) -> np.ndarray:
         """[n + 1, n + 1]: bytes of state and of the framework on a device of a stage with blocks i…j−1."""
@@ -291,10 +297,10 @@ class Numbers:
             segments(self.trained(candidate.tp)), segments(self.frozen(candidate.tp)), self.borrowed(candidate.tp)
         )  # fmt: skip
         with np.errstate(invalid="ignore"):
-            shard = np.ceil(trained / dp)
+            shard = segments(np.ceil(self.trained(candidate.tp) / dp))
             state = (shard if zero >= 3 else trained) * per.parameters
             state += (shard if zero >= 2 else trained) * per.gradients + (shard if zero else trained) * per.optimizer
-            state += np.ceil(frozen / (dp if zero >= 3 else 1)) * per.parameters
+            state += (segments(np.ceil(self.frozen(candidate.tp) / dp)) if zero >= 3 else frozen) * per.parameters
         state += borrowed * (per.parameters + per.gradients) + self.device.framework_bytes
         self._states[key] = state
         return state

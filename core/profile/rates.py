@@ -16,8 +16,6 @@ from functools import cached_property
 
 import numpy as np
 
-from partita.profile.measured import interpolate
-
 # Neighbours that a rate is a mean of, and the power with which they lose weight.
 NEIGHBOURS, POWER = 8, 4.0
 # A product whose rows in memory don't begin at multiples of 16 bytes can't be loaded in whole vectors. That halves its
@@ -66,11 +64,18 @@ class Rates:
             rate *= MISALIGNED
         return 2.0 * m * k * n / rate
 
-    def adam_seconds(self, elements: float, moved_bytes: float) -> float | None:
-        """Seconds of an update that moves so many bytes of that many elements; None: not measured."""
-        if not self.adam or elements <= 0:
-            return None
-        return interpolate(self.adam, elements) * moved_bytes / (ADAM_BYTES * elements)
+    @cached_property
+    def adam_line(self) -> tuple[float, float]:
+        """(seconds of any update, seconds of each element more): the line through the two largest that were measured.
+
+        A line, so that what parts of a model take adds up to what they take together. Small updates are latency.
+        """
+        if len(self.adam) == 1:
+            ((elements, seconds),) = self.adam
+            return 0.0, seconds / elements
+        (x0, y0), (x1, y1) = self.adam[-2:]
+        slope = max(0.0, (y1 - y0) / (x1 - x0))
+        return max(0.0, y1 - slope * x1), slope
 
 
 def _mean(table: Sequence[Shaped], sizes: tuple[float, ...]) -> float:

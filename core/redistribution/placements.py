@@ -20,6 +20,9 @@ _STRIDED = re.compile(r"(?:_S|SS|_StridedShard)\((?:dim=)?(-?\d{1,9}),(?:sf=|spl
 _REPLICATE = re.compile(r"(?:R|Replicate)(?:\(\))?")
 _PARTIAL = re.compile(r"(?:P|Partial)(?:\((?:reduce_op=)?['\"]?(\w*)['\"]?\))?")
 
+# What torch knows to make of the values of several devices.
+_REDUCTIONS = {"sum", "avg", "mean", "product", "min", "max", "band", "bor", "bxor", "premul_sum"}
+
 
 def read_placements(text: str, mesh: Mesh, dims: int) -> Layout:
     """The layout that ``S(0),R`` spells, or ``(Shard(dim=0), Replicate())``. InputError quotes what can't be read."""
@@ -88,6 +91,11 @@ def _require_sum(text: str, entry: str, reduction: str | None, axis: str, size: 
     """Another reduction taken for a sum would change the value."""
     if reduction in (None, "", "sum"):
         return
+    if reduction not in _REDUCTIONS:
+        raise InputError(
+            f'placements "{text}": "{entry}" names no way to reduce, and placements name no axes; S(0), R and P work, '
+            "one for each mesh axis; a PartitionSpec is one P(…) around the entries of all dims, such as P('x', None)"
+        )
     works = (
         f"divide what each device has by {size}, the size of the axis, and it is P(sum)"
         if reduction in ("avg", "mean")

@@ -16,30 +16,20 @@ sends each of them a part.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 
 from partita.cluster.model import Cluster, Link
-from partita.cost.collective import (
-    all_gather_seconds,
-    all_reduce_seconds,
-    all_to_all_seconds,
-    point_to_point_seconds,
-    reduce_scatter_seconds,
-)
+from partita.cost.collective import SECONDS, Collective, point_to_point_seconds
 from partita.redistribution.answer import Priced
 from partita.redistribution.array_type import ArrayType
 from partita.redistribution.chunks import pieces_met
 from partita.redistribution.mesh import Mesh
 from partita.redistribution.steps import LOCAL, Op, Step
-
-_SECONDS: dict[Op, Callable[[float, int, Link], float]] = {
-    "all-gather": all_gather_seconds, "all-to-all": all_to_all_seconds, "all-reduce": all_reduce_seconds,
-    "reduce-scatter": reduce_scatter_seconds,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -59,14 +49,9 @@ class Network:
     @classmethod
     def of(cls, cluster: Cluster, devices: Collection[int] | None = None) -> Network:
         """That of the devices with these ids, or of the whole cluster. Where nodes differ, the slowest says."""
-        slow = cluster.slowdown(cluster.devices)
-        ports = {
-            kind.node_bytes_per_second * kind.inter_node.efficiency / slow
-            for kind in cluster.kinds_among(devices)
-            if kind.node_bytes_per_second is not None
-        }
         near, far = cluster.link(False, devices), cluster.link(True, devices)
-        return cls(cluster.node_of, near, far, cluster.port(devices), min(ports, default=None))
+        shared = cluster.node_port_bytes_per_second(devices)
+        return cls(cluster.node_of, near, far, cluster.port(devices), shared)
 
     @cached_property
     def nodes(self) -> np.ndarray:
@@ -155,7 +140,9 @@ def _seconds(step: Step, item_bytes: int, network: Network, receivers: np.ndarra
 
 def op_seconds(op: Op, size_bytes: int, group: int, link: Link) -> float:
     """Of a collective, or of the one message of a permutation; ``size_bytes`` is what ``cost.collective`` says."""
-    return point_to_point_seconds(size_bytes, link) if op == "all-permute" else _SECONDS[op](size_bytes, group, link)
+    if op == "all-permute":
+        return point_to_point_seconds(size_bytes, link)
+    return SECONDS[cast(Collective, op.replace("-", "_"))](size_bytes, group, link)
 
 
 def _givers(step: Step) -> np.ndarray:

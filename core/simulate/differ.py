@@ -13,11 +13,12 @@ import numpy as np
 
 from partita.cluster import Cluster
 from partita.plan import Plan
-from partita.planner.formula import terms
+from partita.planner.joint.formula import terms
 from partita.planner.words import duration
 from partita.simulate.engine import execute
 from partita.simulate.fabric import Fabric
 from partita.simulate.result import Simulation
+from partita.simulate.table import chosen
 
 # Parts of a step under which a difference is none.
 NONE = 1e-6
@@ -51,12 +52,12 @@ def difference(simulation: Simulation, plan: Plan, cluster: Cluster) -> Differen
     if table is None:
         seconds = simulation.step_seconds - plan.predicted.step_seconds
         return Difference(seconds, seconds, 0.0, 0.0, 0.0)
-    formula = terms(table, costs.bounds)
+    formula = terms(table, chosen(table))
     whole = formula.step_seconds(table.micro_batches)
     pipeline, turns, simulated = whole - formula.sync, whole - formula.sync, simulation.pipeline_seconds
-    if table.stages > 1:
+    if table.blocks > 1:
         none = np.zeros_like(table.transfer_forward)
-        bare = terms(replace(table, transfer_forward=none, transfer_backward=none), costs.bounds)
+        bare = terms(replace(table, transfer_forward=none, transfer_backward=none), chosen(table))
         turns = bare.step_seconds(table.micro_batches) - bare.sync
         timings = execute(simulation.program, costs.seconds, lambda transfer: 0.0, Fabric(cluster))
         simulated = Simulation(simulation.program, costs, timings).pipeline_seconds

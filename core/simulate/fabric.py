@@ -31,20 +31,22 @@ class Fabric:
     @cached_property
     def bytes_per_second(self) -> tuple[float, ...]:
         """What each port can take: of a device in and out inside its node, out and in between nodes; of a node."""
-        cluster = self.cluster
-        own = [link.reached_bytes_per_second for device in range(cluster.devices) for link in self._links[device]]
-        shared = [
-            inf if kind.node_bytes_per_second is None else kind.node_bytes_per_second * kind.inter_node.efficiency
-            for kind in cluster.kinds
-        ]
+        own = [link.reached_bytes_per_second for links in self._links for link in links]
+        shared = [inf if speed is None else speed for speed in self._shared]
         return (*(speed for speed in own for _ in range(2)), *(speed for speed in shared for _ in range(2)))
 
     @cached_property
     def _links(self) -> tuple[tuple[Link, Link], ...]:
         """Of each device the link inside its node and its own port to others; what a node's devices share is a port
-        of its own."""
+        of the node."""
         cluster = self.cluster
         return tuple((cluster.link(False, (device,)), cluster.port((device,))) for device in range(cluster.devices))
+
+    @cached_property
+    def _shared(self) -> tuple[float | None, ...]:
+        """What each node's devices share; None: nothing."""
+        firsts = (sum(self.cluster.nodes[:node]) for node in range(len(self.cluster.nodes)))
+        return tuple(self.cluster.node_port_bytes_per_second((first,)) for first in firsts)
 
     def route(self, source: int, target: int) -> Route:
         """The way from one device to another."""
@@ -56,6 +58,6 @@ class Fabric:
             return Route((4 * source, 4 * target + 1), self._links[source][0].latency_seconds)
         ports = [4 * source + 2, 4 * target + 3]
         for place, node in enumerate((leaves, enters)):
-            if cluster.kinds[node].node_bytes_per_second is not None:
+            if self._shared[node] is not None:
                 ports.append(4 * cluster.devices + 2 * node + place)
         return Route(tuple(ports), max(self._links[device][1].latency_seconds for device in (source, target)))

@@ -1,28 +1,42 @@
 """What the stages of any plan take: of different widths, cut along any axes, several of them on one device.
 
-The planner's numbers are those of uniform plans, of which it lists thousands; here each stage of the one plan is priced
-from the same costs of blocks. For a uniform plan both come to the same.
+Each stage is put together from its blocks by ``cost.stage``, as the planner's tables are (``planner.joint.ways``): for
+a plan that the planner lists both come to the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from math import ceil, prod
 
 import numpy as np
 
 from partita.cluster import Cluster, Device, Kind, Link
-from partita.cost import all_gather_seconds, reduce_scatter_seconds, state_bytes
+from partita.cost import state_bytes
 from partita.cost.alike import Alike
 from partita.cost.block import BlockCost, divided_cost
-from partita.cost.crossing import crossing
+from partita.cost.crossing import Crossing, crossing
 from partita.cost.division import AttentionKernel, Division, along_sequence, split
-from partita.cost.ending import gather_seconds, reduce_seconds, update_seconds
+from partita.cost.ending import update_seconds, update_start_seconds
 from partita.cost.precision import item_bytes, peak_flops
+from partita.cost.samples import sampled, shared_values
+from partita.cost.stage import (
+    Computed,
+    Ending,
+    Group,
+    held_bytes,
+    sent,
+    state_bytes_of,
+    temporary_bytes,
+    turn,
+    weight_seconds,
+)
 from partita.errors import PlanError
 from partita.graph import Graph
+from partita.graph.flows import FLOWS
 from partita.plan import MemoryBytes, Plan, Stage, Strategy
 from partita.schedules import find
 from partita.simulate.divide import division
@@ -71,19 +85,32 @@ class Stages:
         return along_sequence(self.graph)
 
     @cached_property
-    def crossing_bytes(self) -> np.ndarray:
-        """[n + 1]: what crosses each cut, for the graph's samples."""
-        return crossing(self.graph, self.item).forward_bytes
+    def sampled(self) -> frozenset[str]:
+        """Values that differ from sample to sample."""
+        return sampled(self.graph)
+
+    @cached_property
+    def crossing(self) -> Crossing:
+        """What crosses each cut, for the graph's samples."""
+        return crossing(self.graph, self.item)
 
     def division(self, stage: Stage, block: str, strategy: Strategy) -> Division:
         """How a block is divided."""
         classes = self.groups.classes[self.groups.kinds[self.number[block]]]
         return division(stage, block, strategy, classes, self.attention)
 
+    def divided(self, stage: Stage, block: str, strategy: Strategy) -> tuple[Division, float]:
+        """The same with the samples whole, and a device's samples in units of the graph's: a block of a part of the
+        samples costs what a block of so many does. Not where what joins devices takes in all of their samples."""
+        found, ratio = self.division(stage, block, strategy), self.ratio(stage)
+        if found.samples == 1 or any(cut.joins for cut in found.classes):
+            return found, ratio
+        return replace(found, samples=1), ratio / found.samples
+
     def cost(self, stage: Stage, block: str, strategy: Strategy) -> BlockCost:
         """A block's cost; blocks that are alike and divided alike share it."""
         kind = self.groups.kinds[self.number[block]]
-        key = (kind, self.division(stage, block, strategy))
+        key = (kind, self.divided(stage, block, strategy)[0])
         if key not in self.made:
             name = self.graph.blocks[kind].name
             classes = self.groups.classes[kind]
@@ -110,9 +137,11 @@ class Stages:
         first = nodes[tuple(slice(0, 1) if at in varied else slice(None) for at in range(len(sizes)))]
         return self.cluster.link(bool((nodes != first).any()), stage.devices)
 
-    def group(self, stage: Stage, axis: str) -> tuple[int, Link]:
-        """The size and the link of a group along one axis."""
-        return next(found.size for found in stage.axes if found.name == axis), self.link(stage, (axis,))
+    def group(self, stage: Stage, axes: Collection[str]) -> Group:
+        """The devices of a stage that differ along some of its axes alone."""
+        link = self.link(stage, axes)
+        size = prod(axis.size for axis in stage.axes if axis.name in axes)
+        return Group(size, link.latency_seconds, link.reached_bytes_per_second)
 
     @cached_property
     def slowdown(self) -> float:
@@ -131,48 +160,64 @@ class Stages:
     def turns(self, stage: Stage) -> Turns:
         """Seconds of the stage's turns."""
         sums = np.zeros(5)
-        groups = {axis.name: self.group(stage, axis.name) for axis in stage.inner}
-        count = {}
+        made = {}
         for block, strategy in zip(stage.blocks, stage.strategies, strict=True):
             key = (self.groups.kinds[self.number[block]], strategy)
-            if key not in count:
-                count[key] = np.array(self._block(stage, block, strategy, groups))
-            sums = sums + count[key]
-        return Turns(*sums.tolist())
+            if key not in made:
+                made[key] = np.array(self._block(stage, block, strategy))
+            sums = sums + made[key]
+        down, up = self._changes(stage)
+        return Turns(*(sums + np.array([down, up, 0.0, down, up])).tolist())
 
-    def _block(
-        self, stage: Stage, block: str, strategy: Strategy, groups: Mapping[str, tuple[int, Link]]
-    ) -> tuple[float, float, float, float, float]:
-        found, ratio, device = self.cost(stage, block, strategy), self.ratio(stage), self.device(stage)
+    def _block(self, stage: Stage, block: str, strategy: Strategy) -> tuple[float, float, float, float, float]:
+        found, device = self.cost(stage, block, strategy), self.device(stage)
+        ratio = self.divided(stage, block, strategy)[1]
         machine = (device, peak_flops(device, self.plan.precision), ratio, self.cluster.threads)
-        compute, back, again, weight = (
-            seconds * self.slowdown
-            for seconds in (
-                *found.passes(*machine), found.repeated_seconds(*machine), found.weight_seconds(*machine)
-            )
+        forward, backward = found.passes(*machine)
+        backward += found.accumulate_seconds(device, stage.micro_batches)
+        computed = Computed(
+            forward * self.slowdown, backward * self.slowdown, found.repeated_seconds(*machine) * self.slowdown,
+            found.weight_seconds(*machine) * self.slowdown,
         )  # fmt: skip
-        back += found.accumulate_seconds(device, stage.micro_batches) * self.slowdown
-        tp, link = groups["tensor"]
-        down = found.reduction_seconds(tp, link, ratio) + found.exchange_seconds("forward", groups, ratio)
-        up = found.entry_seconds(tp, link, ratio) + found.exchange_seconds("backward", groups, ratio)
-        if strategy.recompute == "full":
-            # What runs in turns is computed again for the block, and once more for its own backward pass.
-            again, up = compute + again, up + down
-        if strategy.zero >= 2:
-            wide = self.link(stage, ("data",))
-            up += reduce_scatter_seconds(found.trained * self.per.parameters, stage.dp, wide)
-            if strategy.zero == 3:
-                whole = (found.trained + found.frozen) * self.per.parameters
-                gather = all_gather_seconds(whole, stage.dp, wide)
-                down, up = down + gather, up + gather
-        if not found.trains:
-            return compute + down, 0.0, 0.0, down, 0.0
-        forward, backward = compute, back + again
-        if strategy.offload:
+        down = up = 0.0
+        for axis in stage.inner:
+            group, each = self.group(stage, (axis.name,)), sent(found, axis.name)
+            down += group.seconds(each.forward_rounds, each.forward_bytes * ratio)
+            up += group.seconds(each.backward_rounds, each.backward_bytes * ratio)
+            if axis.name in strategy.cut_axes("batch"):
+                # Whatever the samples.
+                same = shared_values(self.graph, block, self.item, self.sampled)
+                down += group.seconds(2 * same.forward, 2 * same.forward_bytes)
+                up += group.seconds(2 * same.backward, 2 * same.backward_bytes)
+        gathered, scattered = weight_seconds(
+            found.trained, found.frozen, self.per.parameters, strategy.zero, self.group(stage, ("data",))
+        )
+        made = turn(computed, down, up, gathered, scattered, float(found.trains), strategy.recompute == "full")
+        forward, backward = made.forward, made.backward
+        if strategy.offload and found.trains:
             # To the host's memory and back beside the block's own computing: what takes longer binds.
             away = self._away_seconds(device, found.kept_bytes(device, ratio))
-            forward, backward = max(forward, away), max(backward, away)
-        return forward + down, backward + up, weight, down, up
+            forward = max(forward - made.forward_collective, away) + made.forward_collective
+            backward = max(backward - made.backward_collective, away) + made.backward_collective
+        return forward, backward, made.weight, made.forward_collective, made.backward_collective
+
+    def _changes(self, stage: Stage) -> tuple[float, float]:
+        """Seconds, forward and backward, of putting together what one block divides among the devices of a copy and the
+        next, or another stage, has whole. Into pieces each device takes its own."""
+        sizes = {axis.name: axis.size for axis in stage.inner if axis.size > 1}
+        flows = [
+            frozenset(axis for axis in sizes for flow in FLOWS if axis in strategy.cut_axes(flow))
+            for strategy in stage.strategies
+        ]
+        first, whole, totals = self.number[stage.blocks[0]], frozenset[str](), [0.0, 0.0]
+        for at, (before, after) in enumerate(pairwise([whole, *flows, whole]), first):
+            moved = ((self.crossing.forward_bytes[at], self.crossing.forward_values[at], before, after),
+                     (self.crossing.backward_bytes[at], self.crossing.backward_values[at], after, before))  # fmt: skip
+            for phase, (size, values, pieces, needed) in enumerate(moved):
+                if axes := pieces - needed:
+                    each = float(size) * self.ratio(stage) / prod(sizes[axis] for axis in pieces & needed)
+                    totals[phase] += self.group(stage, axes).seconds(float(values), each)
+        return totals[0], totals[1]
 
     def _away_seconds(self, device: Device, size: float) -> float:
         """Of so many bytes to the host's memory. PlanError where the cluster doesn't say how fast that is."""
@@ -184,9 +229,10 @@ class Stages:
             )
         return size / speed
 
-    def trained(self, stage: Stage) -> dict[tuple[str, ...], int]:
-        """Trained elements on a device by the axes over whose devices their gradients are added up."""
-        sums: dict[tuple[str, ...], int] = {}
+    def trained(self, stage: Stage) -> dict[tuple[int, tuple[str, ...]], int]:
+        """Trained elements on a device by their ZeRO stage, and by the axes over whose devices, beside the copies',
+        their gradients are added up."""
+        sums: dict[tuple[int, tuple[str, ...]], int] = {}
         for block, strategy in zip(stage.blocks, stage.strategies, strict=True):
             kind = self.groups.kinds[self.number[block]]
             classes = self.groups.classes[kind]
@@ -195,90 +241,86 @@ class Stages:
             of_flow = {cut.dim: cut.axes for cut in strategy.cuts}
             inside = {cut.name: cut for cut in divided.classes}
             owner = {name: inside[cut.name] for cut in classes if cut.name in inside for name in cut.dims}
-            wide = [axis.name for axis in stage.inner if axis.name in of_flow.get("batch", ())]
-            wide += [axis.name for axis in stage.inner if axis.name in of_flow.get("sequence", ())]
+            wide = [axis.name for axis in stage.inner if axis.name in of_flow.get("batch", ()) and axis.size > 1]
+            wide += [axis.name for axis in stage.inner if axis.name in of_flow.get("sequence", ()) and axis.size > 1]
             for name in self.graph.blocks[kind].parameters:
                 if self.graph.tensor[name].gradient:
                     cut = owner.get(name)
-                    axes = tuple(axis for axis in wide if not (cut and cut.axis == axis))
-                    elements = ceil(self.graph.tensor[name].elements * part(name))
-                    sums[axes] = sums.get(axes, 0) + elements
+                    key = strategy.zero, tuple(axis for axis in wide if not (cut and cut.axis == axis))
+                    sums[key] = sums.get(key, 0) + ceil(self.graph.tensor[name].elements * part(name))
         return sums
 
     def ending(self, stage: Stage) -> tuple[float, float, float]:
         """Seconds of adding up gradients, of the update, of gathering what was updated."""
-        (zero,) = {strategy.zero for strategy in stage.strategies}
         reduce = gather = update = 0.0
+        device, data = self.device(stage), self.group(stage, ("data",))
+        for (zero, axes), elements in self.trained(stage).items():
+            groups = Ending(data, self.group(stage, ("data", *axes)), self.group(stage, axes))
+            size = elements * self.per.parameters
+            for reduced, gathered in (groups.seconds(size, zero), groups.seconds(0.0, zero, rounds=1)):
+                reduce, gather = reduce + float(reduced), gather + float(gathered)
+            update += float(
+                update_seconds(device, self.plan.precision, self.plan.optimizer, elements, 0, zero, stage.dp)
+            )
         tensors = sum(
             self.graph.tensor[name].gradient
             for block in stage.blocks
             for name in self.graph.blocks[self.number[block]].parameters
         )
-        for axes, elements in self.trained(stage).items():
-            copies = stage.dp * prod(self.group(stage, axis)[0] for axis in axes)
-            wide, size = self.link(stage, ("data", *axes)), elements * self.per.parameters
-            reduce += reduce_seconds(size, zero, copies, wide)
-            if axes and zero >= 2:
-                # Backward turns have added up over the copies alone; the chunks are added up along these axes.
-                reduce += reduce_seconds(size / stage.dp, 0, copies // stage.dp, self.link(stage, axes))
-            gather += gather_seconds(size, zero, stage.dp, self.link(stage, ("data",)))
-            update += update_seconds(
-                self.device(stage), self.plan.precision, self.plan.optimizer, elements, 0.0, zero, stage.dp
-            )
-        update += update_seconds(
-            self.device(stage), self.plan.precision, self.plan.optimizer, 0.0, tensors, zero, stage.dp
-        )
+        if tensors:
+            update += float(update_seconds(device, self.plan.precision, self.plan.optimizer, 0, tensors, 0, stage.dp))
+            update += update_start_seconds(device, self.plan.optimizer)
         return reduce, update * self.cluster.slowdown(len(self.plan.devices)), gather
 
     def memory(self, index: int) -> MemoryBytes:
         """Bytes on each device that the stage adds to those before it, with the activations of one micro-batch."""
-        stage = self.plan.stages[index]
-        (zero,) = {strategy.zero for strategy in stage.strategies}
-        costs = [self.cost(stage, b, s) for b, s in zip(stage.blocks, stage.strategies, strict=True)]
-        trained, frozen = sum(cost.trained for cost in costs), sum(cost.frozen for cost in costs)
-        state = state_bytes(self.plan.precision, self.plan.optimizer, zero, stage.dp, trained)
-        lent = self._borrowed(index)
-        frozen = ceil(frozen / stage.dp) if zero == 3 else frozen
-        pairs = list(zip(stage.blocks, stage.strategies, costs, strict=True))
-        held = [self._held(stage, block, strategy, cost) for block, strategy, cost in pairs]
+        stage, lent = self.plan.stages[index], sum(self.lent(index))
+        parameters, gradients, optimizer = lent * self.per.parameters, lent * self.per.gradients, 0.0
+        held, temporary, trains = 0.0, 0.0, False
+        for block, strategy in zip(stage.blocks, stage.strategies, strict=True):
+            cost = self.cost(stage, block, strategy)
+            state = state_bytes_of(cost.trained, cost.frozen, self.per, strategy.zero, stage.dp)
+            parameters, gradients, optimizer = parameters + state[0], gradients + state[1], optimizer + state[2]
+            held += self._held(stage, block, strategy, cost)
+            temporary = max(temporary, self._temporary(stage, block, strategy, cost))
+            trains = trains or cost.trains
         if stage.strategies[0].offload:
             # What came from other stages is held as it came.
-            held.append(float(self.crossing_bytes[self.number[stage.blocks[0]]]) * self.ratio(stage))
-        if not any(cost.trains for cost in costs):
-            # Nothing is kept: what one op reads and writes is there while it runs.
-            held = [max(float(cost.activation_bytes.max(initial=0.0)) for cost in costs) * self.ratio(stage)]
+            held += float(self.crossing.forward_bytes[self.number[stage.blocks[0]]]) * self.ratio(stage)
+        if not trains:
+            # Nothing is kept, and there are no backward turns: what is there is there while forward turns run.
+            held, temporary = temporary, 0.0
         return MemoryBytes(
-            parameters=ceil(state.parameters + (lent + frozen) * self.per.parameters),
-            gradients=ceil(state.gradients + lent * self.per.gradients),
-            optimizer=ceil(state.optimizer),
-            activations=ceil(sum(held)),
-            temporary=ceil(max(self._temporary(stage, strategy, cost) for _, strategy, cost in pairs)),
+            parameters=ceil(parameters),
+            gradients=ceil(gradients),
+            optimizer=ceil(optimizer),
+            activations=ceil(held),
+            temporary=ceil(temporary),
             framework=self.device(stage).framework_bytes,
         )
 
     def _held(self, stage: Stage, block: str, strategy: Strategy, cost: BlockCost) -> float:
         if strategy.offload and cost.trains:
             return 0.0
-        if strategy.recompute == "none" or not cost.trains:
-            return cost.kept_bytes(self.device(stage), self.ratio(stage))
-        divided = self.division(stage, block, strategy)
+        divided, ratio = self.divided(stage, block, strategy)
         pieces = divided.samples * divided.context * divided.sequence
-        return float(self.crossing_bytes[self.number[block]]) * self.ratio(stage) / pieces
+        entering = float(self.crossing.forward_bytes[self.number[block]]) * ratio / pieces
+        kept = cost.kept_bytes(self.device(stage), ratio)
+        return float(held_bytes(kept, entering, float(cost.trains), strategy.recompute == "full"))
 
-    def _temporary(self, stage: Stage, strategy: Strategy, cost: BlockCost) -> float:
-        back = strategy.recompute == "full" or strategy.offload
-        found = cost.temporary_bytes * self.ratio(stage)
-        if back:
-            found += cost.kept_bytes(self.device(stage), self.ratio(stage))
-        if strategy.zero >= 2:
-            found += cost.trained * self.per.parameters
-        if strategy.zero == 3:
-            found += (cost.trained + cost.frozen) * self.per.parameters
-        return found
+    def _temporary(self, stage: Stage, block: str, strategy: Strategy, cost: BlockCost) -> float:
+        ratio = self.divided(stage, block, strategy)[1]
+        return float(
+            temporary_bytes(
+                cost.temporary_bytes * ratio, cost.kept_bytes(self.device(stage), ratio),
+                float(cost.activation_bytes.max(initial=0.0)) * ratio, cost.trained, cost.frozen, self.per.parameters,
+                strategy.zero, float(cost.trains), back=strategy.recompute == "full" or strategy.offload,
+            )
+        )  # fmt: skip
 
-    def _borrowed(self, index: int) -> int:
-        """Elements of parameters that the stage uses and an earlier one owns; not those its devices hold already."""
-        stage, graph, found = self.plan.stages[index], self.graph, 0
+    def lent(self, index: int) -> list[int]:
+        """Elements of each parameter that a stage uses and an earlier one owns, without those of its own devices."""
+        stage, graph, found = self.plan.stages[index], self.graph, []
         own = set(stage.blocks)
         for name, users in graph.shared_parameters.items():
             if users[0] in own or own.isdisjoint(users):
@@ -291,7 +333,7 @@ class Stages:
             strategy = owner.strategies[owner.blocks.index(users[0])]
             classes, standing = self.groups.owner_cuts(name, self.number[users[0]])
             part = split(graph, classes, self.division(owner, users[0], strategy), frozenset()).parameter
-            found += ceil(graph.tensor[name].elements * part(standing))
+            found.append(ceil(graph.tensor[name].elements * part(standing)))
         return found
 
 

@@ -20,7 +20,7 @@ exchange         pieces of another dim       pieces of the first dim
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import gcd, lcm, prod
 from typing import Any
@@ -59,7 +59,8 @@ def steps(
     anything, and they take their slices after it. ``entered`` are the axes along which the result is whole and its
     readers work on pieces: the gradient is summed.
     """
-    way = _Way(shape, before, after, entered, axes)
+    assert not set(entered) & set(after), (entered, after)
+    way = _Way(shape, before, axes)
     for axis in reversed(list(axes)):
         if axis in turns and axis in before and before[axis] != after.get(axis):
             way.sum(axis) if before[axis] == "partial" else way.gather(axis)
@@ -70,10 +71,9 @@ def steps(
     for axis in axes:
         if isinstance(wanted := after.get(axis), Part) and axis not in way.state:
             way.slice(axis, wanted)
-    gathered = {step.axis for step in way.found if step.form == "gather_entered"}
     for axis in axes:
-        if axis in entered and axis not in gathered:
-            way.step("enter", axis, None)
+        if axis in entered:
+            way.enter(axis)
     assert way.state == dict(after), (before, after, way.state)
     return way.found
 
@@ -81,10 +81,8 @@ def steps(
 class _Way:
     """The collectives so far, and the state after them."""
 
-    def __init__(
-        self, shape: Sequence[int], before: State, after: State, entered: Collection[str], axes: Mapping[str, int]
-    ):
-        self.shape, self.after, self.entered, self.axes = shape, after, entered, axes
+    def __init__(self, shape: Sequence[int], before: State, axes: Mapping[str, int]):
+        self.shape, self.axes = shape, axes
         self.state = dict(before)
         self.found: list[Step] = []
 
@@ -127,8 +125,18 @@ class _Way:
         for other, part in self.state.items():
             if other != axis and isinstance(part, Part) and part.dim == at["dim"]:
                 size //= self.axes[other]
-        stays = axis in self.entered and axis not in self.after
-        self.step("gather_entered" if stays else "gather", axis, None, **at, size=size)
+        self.step("gather", axis, None, **at, size=size)
+
+    def enter(self, axis: str) -> None:
+        """Sum the gradient along an axis, once: by the gather that made the value whole for good, or by itself.
+
+        A value may have been whole before and cut again. The gradient comes back summed to where it was.
+        """
+        gathers = [index for index, step in enumerate(self.found) if (step.form, step.axis) == ("gather", axis)]
+        if gathers:
+            self.found[gathers[-1]] = replace(self.found[gathers[-1]], form="gather_entered")
+        else:
+            self.step("enter", axis, None)
 
     def exchange(self, axis: str, wanted: Spread) -> None:
         source = self._where(axis)

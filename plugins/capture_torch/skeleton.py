@@ -61,6 +61,12 @@ class Skeleton:
     buffers: dict[str, torch.Tensor]
 
     @cached_property
+    def saved_buffers(self) -> dict[str, torch.Tensor]:
+        """The buffers that the model's own state_dict has: not those that are made anew (positions, masks)."""
+        names = self.model.state_dict().keys()
+        return {name: buffer for name, buffer in self.buffers.items() if name in names}
+
+    @cached_property
     def canonical(self) -> dict[str, str]:
         """Every parameter name to the one that stands for it: of tied parameters the first."""
         first: dict[int, str] = {}

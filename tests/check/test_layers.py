@@ -38,6 +38,7 @@ def arguments(values: dict[str, str | None]) -> Document:
     return Document("args.txt", "megatron", values, {})
 
 
+@pytest.mark.slow
 def test_the_split_is_megatrons_own() -> None:
     """Every combination of small sizes: the same layers on each stage, and none where Megatron-core refuses."""
     from megatron.core.transformer.transformer_block import get_num_layers_to_build

@@ -46,6 +46,8 @@ def words(**options: str | None) -> list[str]:
         ({"dtype": "fp23"}, ['there is no "fp23"', "'fp32'"]),
         ({"objective": "speed"}, ['"speed": time and bytes work']),
         ({"memory_bytes": "many"}, ['"many" is no whole number']),
+        ({"memory_bytes": "-4"}, ["--memory-bytes -4", "whole numbers from 1 work"]),
+        ({"memory_bytes": "0"}, ["--memory-bytes 0", "whole numbers from 1 work"]),
         ({"memory_bytes": "4096", "memory_gib": "1"}, ["--memory-bytes 4096 and --memory-gib", "leave one out"]),
         ({"seconds_limit": "-1"}, ["--seconds-limit", '"-1" is no number of seconds above 0']),
     ],

@@ -9,13 +9,6 @@ from math import factorial, prod
 
 import numpy as np
 import pytest
-import torch
-import torch.distributed as dist
-from torch.distributed._local_tensor import LocalTensor, LocalTensorMode
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor._redistribute import redistribute_local_tensor
-from torch.distributed.tensor.debug import CommDebugMode
-from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from partita.hooks import plugins
 from partita.plugins.peers.dtensor import MOST_LAYOUTS, layouts, planned, specified
@@ -100,6 +93,9 @@ def test_known_answers(
 @pytest.fixture(scope="module")
 def eight_ranks() -> Iterator[None]:
     """Eight ranks of torch in this process: every collective is carried out on what each of them holds."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
     dist.init_process_group("fake", rank=0, world_size=8, store=FakeStore())
     yield
     dist.destroy_process_group()
@@ -116,6 +112,12 @@ def test_dtensor_does_what_we_take_it_for(
     mesh: str, before: str, after: str, shape: tuple[int, ...], name: str
 ) -> None:
     """Its own redistribution, run: as many collectives of each kind as steps, and on each rank the same values."""
+    import torch
+    from torch.distributed._local_tensor import LocalTensor, LocalTensorMode
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor._redistribute import redistribute_local_tensor
+    from torch.distributed.tensor.debug import CommDebugMode
+
     source, target = types(mesh, shape, before, after)
     plans = dict(planned(source, target, 8))
     array = np.random.default_rng(0).integers(-99, 99, shape).astype(np.float64)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from sklearn.datasets import load_digits
 
 from partita.recipes.swin.digits import Digits
 from partita.recipes.train import micro_batches
@@ -24,6 +23,8 @@ def test_seed_and_step_decide() -> None:
 
 def test_they_are_scikit_learns_with_their_labels() -> None:
     """At their own size nothing is enlarged: each is found among the originals, and so is its label."""
+    from sklearn.datasets import load_digits
+
     found = load_digits()
     batch = Digits(8, torch.float32, 0).batch(0, 32)
     for image, label in zip(batch["pixel_values"], batch["labels"].tolist(), strict=True):

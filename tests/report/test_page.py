@@ -139,6 +139,7 @@ def test_collectives_are_the_foot_of_a_turn(wide: Step) -> None:
     assert [turn.get("class") for turn in turns] == ["forward s0 foot-forward-1"] * len(turns)
 
 
+@pytest.mark.slow
 def test_a_large_step_is_no_large_file(large: Step) -> None:
     assert len(large.text.encode()) < 3e6
     turns = sum(
@@ -150,7 +151,7 @@ def test_a_large_step_is_no_large_file(large: Step) -> None:
     assert found.total() == sum(map(len, large.simulation.program.queues.values()))
 
 
-@pytest.mark.parametrize("name", ["two", "wide", "large"])
+@pytest.mark.parametrize("name", ["two", "wide", pytest.param("large", marks=pytest.mark.slow)])
 def test_the_page_stands_alone_and_can_be_read(name: str, request: pytest.FixtureRequest) -> None:
     step: Step = request.getfixturevalue(name)
     for word in ("http", "<script", "@import", "src=", "href="):

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from partita.plan import save_plan
 from tests.failures.saving import steps
-from tests.failures.train import SAMPLES, Model
+from tests.failures.train import SAMPLES, WIDTH, Model
 
 PLANS: Mapping[str, dict[str, Any]] = {
     "pp2 dp2": {"partita": {"fix": {"pp": 2, "tp": 1}}, "zero_optimization": {"stage": 1}},
@@ -18,7 +20,22 @@ PLANS: Mapping[str, dict[str, Any]] = {
 }
 
 
-def start(plan: str, seed: int) -> tuple[Any, Any]:
+class Shifted(Model):
+    """With a buffer in a layer and one that isn't saved; transformers keeps positions and masks so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers[1].register_buffer("shift", torch.arange(WIDTH) / 128)
+        self.register_buffer("scale", torch.full((WIDTH,), 2.0), persistent=False)
+
+    def forward(self, words: Tensor, labels: Tensor) -> Tensor:
+        x = self.embedding(words) * self.scale
+        for layer in self.layers:
+            x = layer(x) + self.layers[1].shift
+        return functional.cross_entropy(self.head(x).flatten(0, 1), labels.flatten())
+
+
+def start(plan: str, seed: int, kind: type[Model] = Model) -> tuple[Any, Any]:
     import deepspeed
 
     import partita.adapters.deepspeed  # noqa: F401  the key is noticed
@@ -26,7 +43,7 @@ def start(plan: str, seed: int) -> tuple[Any, Any]:
 
     forget_earlier_engines()
     torch.manual_seed(seed)
-    model = Model()
+    model = kind()
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             # Its mask depends on where a device's samples stand in the batch.
@@ -48,6 +65,14 @@ def saved(plan: str, folder: str) -> list[float]:
     steps(engine, range(2))
     engine.save_checkpoint(folder, client_state={"mine": 7})
     return steps(engine, range(2, 4))
+
+
+def saved_with_buffers(plan: str, folder: str) -> dict[str, Tensor]:
+    """Save a checkpoint of a model with buffers; its dense state, as the loop itself has it on rank 0."""
+    engine, _ = start(plan, 0, Shifted)
+    steps(engine, range(2))
+    engine.save_checkpoint(folder)
+    return engine.state()
 
 
 def plan_of(plan: str, path: str) -> int:

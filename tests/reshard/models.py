@@ -14,6 +14,10 @@ def gpt2() -> tuple[nn.Module, dict[str, Any]]:
     return _with_example("gpt2")
 
 
+def shifted() -> tuple[nn.Module, dict[str, Any]]:
+    return _with_example("gpt2 shifted")
+
+
 def llama() -> tuple[nn.Module, dict[str, Any]]:
     return _with_example("llama")
 

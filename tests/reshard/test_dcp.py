@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import math
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -230,12 +232,16 @@ def test_a_vocabulary_of_64_mib_takes_less_memory_and_loses_its_padding(tmp_path
     stated = ["--cluster", "cpu", "--devices", "1", "--global-batch", "2", "--precision", "fp32", "--target", "partita"]
     assert main(["plan", str(tmp_path / "config.json"), *stated, "-o", str(tmp_path / "plan.json")]) == 0
     command = [str(Path(sys.executable).with_name("partita")), "reshard", str(tmp_path / "saved"), "--json"]
-    command += ["--to", str(tmp_path / "plan.json"), "-o", str(tmp_path / "out")]
-    command += ["--model", str(tmp_path / "config.json")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["source"]["padded"] == {"transformer.wte.weight": [65535, 65536]}
-    assert found["peak_bytes"] - found["before_bytes"] <= 64 * 2**20
+    command += ["--to", str(tmp_path / "plan.json"), "--model", str(tmp_path / "config.json"), "-o"]
+    for threads in ("8", "1"):
+        environment = {**os.environ, "OMP_NUM_THREADS": threads}
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        done = subprocess.run(
+            [*command, str(tmp_path / "out")], capture_output=True, text=True, timeout=200, check=False, env=environment
+        )
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        assert found["source"]["padded"] == {"transformer.wte.weight": [65535, 65536]}
+        assert found["peak_bytes"] - found["before_bytes"] <= 64 * 2**20
     wte = {"model": {"transformer.wte.weight": torch.zeros(65535, 256)}}
     assert torch.equal(load(wte, tmp_path / "out")["model"]["transformer.wte.weight"], words)

@@ -99,7 +99,7 @@ def test_outputs_that_would_be_lost_or_lie_in_the_source(tmp_path: Path, capsys:
     for out, words in ((tmp_path / "mine", "exists already; nothing of it is replaced: remove it, or give another -o"),
                        (saved / "new", f"lies in the checkpoint that is read ({saved}); give an -o outside of it"),
                        (tmp_path / "mine/file/out",
-                        f"can't be made: {tmp_path}/mine/file/.out.partial: Not a directory")):  # fmt: skip
+                        f"can't be made: {tmp_path}/mine/file/.out.reshard: Not a directory")):  # fmt: skip
         assert main(["reshard", str(saved), "--to", "safetensors", "-o", str(out)]) == 2
         assert capsys.readouterr().err == f"partita: {out}: {words}\n"
     assert digests(tmp_path) == before
@@ -110,7 +110,7 @@ def link_to_itself(folder: Path) -> None:
 
 
 def a_file_where_it_is_made(folder: Path) -> None:
-    (folder / ".out.partial").write_text("mine")
+    (folder / ".out.reshard").write_text("mine")
 
 
 def module_is_a_dangling_link(folder: Path) -> None:
@@ -119,7 +119,7 @@ def module_is_a_dangling_link(folder: Path) -> None:
 
 
 def moved_to_where_it_is_made(folder: Path) -> None:
-    (folder / "saved").rename(folder / ".out.partial")
+    (folder / "saved").rename(folder / ".out.reshard")
 
 
 EXISTS = "exists already; nothing of it is replaced: remove it, or give another -o"
@@ -127,21 +127,21 @@ ODD_PATHS: dict[str, tuple[Callable[[Path], object], str, str, str]] = {
     "no checkpoint but links in a circle": (link_to_itself, "circle", "out", "circle: no such file or folder"),
     "a checkpoint's name that is too long": (str, "n" * 300, "out", "n" * 300 + ": no such file or folder"),
     "an output's name that is too long": (
-        str, "saved", "n" * 300, "n" * 300 + ": can't be made: ." + "n" * 300 + ".partial: File name too long",
+        str, "saved", "n" * 300, "n" * 300 + ": can't be made: ." + "n" * 300 + ".reshard: File name too long",
     ),
     "an output that is links in a circle": (link_to_itself, "saved", "circle", "circle: " + EXISTS),
     "an output in links in a circle": (
         link_to_itself, "saved", "circle/out",
-        "circle/out: can't be made: circle/.out.partial: Too many levels of symbolic links",
+        "circle/out: can't be made: circle/.out.reshard: Too many levels of symbolic links",
     ),
     "an output that exists by way of what doesn't": (str, "saved", "new/..", "new/..: " + EXISTS),
     "an output without a name": (str, "saved", "", ".: " + EXISTS),
     "a file where the output is made": (
-        a_file_where_it_is_made, "saved", "out", "out: can't be made: .out.partial: File exists",
+        a_file_where_it_is_made, "saved", "out", "out: can't be made: .out.reshard: File exists",
     ),
     "a checkpoint where the output is made": (
-        moved_to_where_it_is_made, ".out.partial", "out",
-        "out: is made in {at}/.out.partial, where the checkpoint that is read lies; give another -o",
+        moved_to_where_it_is_made, ".out.reshard", "out",
+        "out: is made in {at}/.out.reshard, where the checkpoint that is read lies; give another -o",
     ),
     "a file that is a dangling link": (
         module_is_a_dangling_link, "saved", "out", f"saved/{MODULE}: can't be read: No such file or directory",
@@ -191,7 +191,7 @@ def test_a_disk_that_is_full(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert status == 2
     assert capsys.readouterr().err == f"partita: {out}/model.safetensors: can't be written: File too large\n"
     assert not out.exists()
-    assert {name: digest for name, digest in digests(tmp_path).items() if "partial" not in name} == before
+    assert {name: digest for name, digest in digests(tmp_path).items() if ".out.reshard" not in name} == before
     assert main(["reshard", str(source), "--to", "safetensors", "-o", str(out)]) == 0
     assert sorted(os.listdir(out)) == ["model.safetensors"]
     assert sorted(os.listdir(tmp_path)) == ["out", "source.safetensors"]

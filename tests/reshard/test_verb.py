@@ -83,12 +83,13 @@ def test_json(saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert document["source"] == {
         "path": f"{saved}/global_step2", "format": "DeepSpeed ZeRO 1 (2 devices a copy, 2 copies)", "parameters": 52,
         "states": ["exp_avg", "exp_avg_sq"], "tensors": 156, "bytes": 3 * 4 * 55520, "steps": 2,
-        "padded": {"model.transformer.wte.weight": [129, 130]},
+        "buffers": [], "others": [], "padded": {"model.transformer.wte.weight": [129, 130]},
     }  # fmt: skip
     size = (tmp_path / "out/model.safetensors").stat().st_size
     assert document["target"] == {
         "path": f"{tmp_path}/out", "plan": None, "framework": None, "files": ["model.safetensors"], "bytes": size,
         "kept": 0, "padded": {},
+        "left_out": ["exp_avg", "exp_avg_sq", "step", "steps", "samples", "loss_scale", "client"],
     }  # fmt: skip
     assert document["peak_bytes"] >= document["before_bytes"] > 2**20
     ours, engine_s = load_file(tmp_path / "out/model.safetensors"), load_file(saved / "dense/model.safetensors")

@@ -69,6 +69,20 @@ def gpt2(dropout: float = 0.0, tied: bool = True) -> nn.Module:
     )  # fmt: skip
 
 
+class Shifted(CausalLoss):
+    """GPT-2 with two buffers in its state: one is added to the embeddings, nothing reads the other."""
+
+    def __init__(self) -> None:
+        super().__init__(gpt2().model)
+        self.register_buffer("shift", torch.arange(32) / 128)
+        self.register_buffer("version", torch.tensor([2, 5]))
+
+    def forward(self, input_ids: Tensor, labels: Tensor, attention_mask: Tensor) -> Tensor:
+        x = self.model.transformer.wte(input_ids) + self.shift
+        logits = self.model(inputs_embeds=x, attention_mask=attention_mask).logits
+        return cross_entropy(logits, functional.pad(labels, (0, 1), value=IGNORED)[:, 1:])
+
+
 def llama(layers: int = 4, hidden: int = 32, heads: int = 4, kv_heads: int = 2) -> nn.Module:
     """Grouped-query attention: 4 heads of queries, 2 of keys and values."""
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -352,6 +366,7 @@ class Model:
 MODELS = {
     "gpt2": Model(gpt2),
     "gpt2 untied": Model(lambda: gpt2(tied=False)),
+    "gpt2 shifted": Model(Shifted),
     "gpt2 dropout": Model(lambda: gpt2(dropout=0.1)),
     "gpt2 frozen start": Model(lambda: partly_frozen("wte", "wpe", "h.0", "h.1")),
     "gpt2 frozen middle": Model(lambda: partly_frozen("h.1", "h.2")),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 
 import pytest
 
@@ -19,7 +18,7 @@ from partita.plugins.library.hooks import partita_library
 from partita.problem import Problem
 from partita.recipes.gpt3.sizes import config
 from partita.simulate import simulate
-from partita.simulate.costs import Costs, _by_stage, costs
+from partita.simulate.costs import Costs, costs
 from partita.simulate.differ import difference, sentences
 from partita.simulate.stages import Stages
 
@@ -33,27 +32,6 @@ def graph() -> Graph:
 
 def made(graph: Graph, cluster=CLUSTER, batch=32, **fix: object) -> Plan:
     return plan(Problem(graph, cluster, batch, fix=parse_fix(f"{name}={value}" for name, value in fix.items())))
-
-
-@pytest.mark.parametrize("machine", ["4x2xa100-80gb", "cpu"])
-@pytest.mark.parametrize(
-    ("zero", "recompute", "tp", "pp"),
-    [*product(range(4), ["none", "full"], [1, 2], [1]), *product(range(2), ["none", "full"], [1, 2, 4], [2])],
-)
-def test_a_uniform_plan_takes_what_the_planner_says(graph, machine, zero, recompute, tp, pp):
-    cluster = CLUSTER if machine != "cpu" else parse_cluster("8xcpu")
-    dp = 8 // tp // pp
-    found = made(
-        graph, cluster, dp=dp, tp=tp, pp=pp, recompute=recompute, micro_batches=2, **({"zero": zero} if dp > 1 else {})
-    )
-    planned = costs(graph, found, cluster)
-    assert planned.table is not None
-    staged = _by_stage(Stages(graph, found, cluster, alike(graph)), planned.bounds)
-    for name in ("seconds", "collective_seconds", "collective_bytes"):
-        ours, theirs = getattr(staged, name), getattr(planned, name)
-        assert {key: ours[key] for key in theirs} == pytest.approx(theirs, rel=1e-12, abs=1e-15), name
-    for ours, theirs in zip(staged.memory, planned.memory, strict=True):
-        assert ours.items() == pytest.approx(theirs.items(), abs=len(graph.blocks))
 
 
 def shard(found: Plan, k: int) -> Plan:
@@ -145,7 +123,8 @@ def test_experts_are_not_summed_over_their_own_axis():
     # Of four layers, what goes to the experts and what comes back: each has room for 40 of a sample's 64 tokens.
     samples, room, width = 4, 40, 32
     exchanged = 4 * 2 * (3 / 4) * samples * 4 * room * width * 2
-    assert priced.collective_bytes[0, "forward"] == pytest.approx(exchanged)
+    # And the loss, a float32, is summed over all of them.
+    assert priced.collective_bytes[0, "forward"] == pytest.approx(exchanged + 2 * (3 / 4) * 4)
     assert found.stages[0].width == 4
 
 

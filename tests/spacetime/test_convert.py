@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from partita.spacetime.convert import Step, steps
@@ -64,7 +64,6 @@ def run(step: Step, held: Held) -> Held:
         own = place[axis]
         if step.form in ("gather", "gather_entered"):
             result[place] = together(group, at)
-            assert result[place].shape[at["dim"]] == at["size"]
         elif step.form == "exchange":
             result[place] = together([pieces(other, at["target"], count)[own] for other in group], at["source"])
         else:
@@ -77,6 +76,15 @@ def run(step: Step, held: Held) -> Held:
     return result
 
 
+def back(step: Step, held: Held) -> Held:
+    """The same of gradients: the forward of the converse."""
+    at = step.attributes
+    converse = {"enter": "sum", "sum": "enter", "scatter": "gather", "gather": "slice", "gather_entered": "scatter",
+                "slice": "gather", "exchange": "exchange"}  # fmt: skip
+    turned = {"source": at["target"], "target": at["source"]} if step.form == "exchange" else at
+    return run(Step(converse[step.form], step.axis, {}, turned), held)
+
+
 def cut() -> st.SearchStrategy[Part]:
     return st.builds(Part, st.integers(0, 1), st.sampled_from([1, 2, 3]))
 
@@ -87,25 +95,34 @@ def cut() -> st.SearchStrategy[Part]:
     after=st.dictionaries(st.sampled_from("ab"), cut()),
     entered=st.sets(st.sampled_from("ab")),
 )
+# Along b the value is whole on the way, is cut again, and is whole at the end: its gradient is summed there alone.
+@example(before={"b": Part(1, 3)}, after={"a": Part(1, 3)}, entered={"b"})
 @settings(max_examples=400, deadline=None)
-def test_every_device_ends_with_its_part(before: State, after: State, entered: set[str]) -> None:
+def test_every_device_ends_with_its_part_and_its_gradient(before: State, after: State, entered: set[str]) -> None:
     assume(nests(before, SIZES) and nests(after, SIZES))
     assume(all(local * SIZES[axis] for axis in SIZES for local in local_shape(SHAPE, before, SIZES)))
     for state in (before, after):
         for axis, part in state.items():
             if isinstance(part, Part):
                 assume(SHAPE[part.dim] % (part.parts * SIZES[axis]) == 0)
-    entered -= set(after)
+    entered = entered - set(after)
     whole = np.arange(np.prod(SHAPE)).reshape(SHAPE)
     held = begin(whole, before)
     found = steps(SHAPE, before, after, entered, SIZES)
     for step in found:
         held = run(step, held)
-        assert all(value.shape == local_shape(SHAPE, step.after, SIZES) for value in held.values())
+        shape = local_shape(SHAPE, step.after, SIZES)
+        assert all(value.shape == shape for value in held.values())
+        assert step.attributes.get("size") in (None, shape[step.attributes.get("dim", 0)])
     for place, value in held.items():
         assert np.array_equal(value, mine(whole, after, place))
-    # Of what is read whole by ops that work on pieces the gradient is summed once along each axis.
-    assert sorted(s.axis for s in found if s.form in ("enter", "gather_entered")) == sorted(entered)
+    # Of what is read whole by ops that work on pieces each device has an addend of the gradient.
+    gradient = whole[::-1, ::-1]
+    held = begin(gradient, {**after, **dict.fromkeys(entered, "partial")})
+    for step in reversed(found):
+        held = back(step, held)
+    for place, value in held.items():
+        assert np.array_equal(value, mine(gradient, before, place))
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ OTHERS = {
     ),
     "context 2": Layout(other_axes=(Axis("context", 2, "space"),), cuts=(Cut("sequence", ("context",)),)),
 }  # fmt: skip
-FAST = {("gpt2", "pp2 tp2"), ("llama", "dp2"), ("t5", "pp2"), ("gpt2 dropout", "tp2")}
+FAST = {("gpt2", "pp2 tp2"), ("llama", "dp2"), ("gpt2 dropout", "tp2")}
 MODELS = ("gpt2", "llama", "t5", "vit", "swin", "gpt2 dropout", "gpt2 frozen middle")
 # Two devices can't share the three heads of the ViT.
 UNFIT = {("vit", "tp2"), ("vit", "pp2 tp2")}

@@ -1,0 +1,168 @@
+"""All families, numbers of micro-batches and schedules at once: the best plan of a problem, proven by bounds.
+
+Each (family, c) has a bound that no answer goes under. In their order each is searched as though no micro-batch waited
+for another's return (``search.best``, relaxed); where even that is no better than the best so far, no schedule is.
+Stages that are cheap to search come first: their best answer prunes the others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+import numpy as np
+
+from partita.planner.joint.price import Pricing, Schedule
+from partita.planner.joint.rows import base
+from partita.planner.joint.search import Found, TimeOut, best
+from partita.planner.joint.space import Family
+from partita.planner.joint.table import JointTable
+
+# Times that differ by less are equal: sums in another order.
+TIE = 1e-9
+# Further micro-batches that may go ahead over each boundary.
+DEPTHS = (0, 1, 2)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The best stages of one table."""
+
+    family: Family
+    table: JointTable
+    found: Found
+
+    @property
+    def seconds(self) -> float:
+        return self.found.seconds
+
+    @property
+    def shapes(self) -> tuple[object, ...]:
+        """What tells arrangements apart: the shapes of the stages, one after another."""
+        return tuple((shape.dp, shape.tp) for shape in (self.family.shapes[s.shape] for s in self.found.stages))
+
+
+@dataclass(frozen=True)
+class Searched:
+    """``considered`` (families × numbers of micro-batches × schedules), of which ``pruned`` by bounds alone.
+
+    ``bound_seconds``: no answer takes less; the best answer's own time where the search came to its end.
+    """
+
+    best: Answer | None
+    bound_seconds: float
+    optimal: bool
+    considered: int
+    pruned: int
+
+
+@dataclass(frozen=True)
+class _Task:
+    """One family and number of micro-batches; ``mixed``: with the stages that mix forms."""
+
+    family: Family
+    micro_batches: int
+    bound: float
+    mixed: bool
+
+
+class Engine:
+    """The search of one problem, on its pricing."""
+
+    def __init__(self, pricing: Pricing, deadline: float = inf):
+        self.pricing, self.deadline = pricing, deadline
+        fixed = pricing.problem.fix.get("schedule")
+        kinds: tuple[tuple[Schedule, int], ...] = (*(("1f1b", depth) for depth in DEPTHS), ("gpipe", 0))
+        self.schedules = [kind for kind in kinds if fixed in (None, kind[0])]
+
+    def search(self) -> Searched:
+        """The best answer. Interrupted, or at its deadline, the best so far with the bound of what is left."""
+        tasks = self.tasks()
+        found: Answer | None = None
+        below, pruned, done = inf, 0, 0
+        try:
+            for task in tasks:
+                done += 1
+                if task.bound >= below * (1 - TIE):
+                    pruned += 1
+                    continue
+                if time.monotonic() > self.deadline:
+                    raise TimeOut
+                answer = self.solve(task, below)
+                if answer is not None:
+                    found, below = answer, answer.seconds
+        except (KeyboardInterrupt, TimeOut):
+            left = min(task.bound for task in tasks[max(0, done - 1) :])
+            return Searched(found, min(left, below), False, self._count(tasks), pruned)
+        return Searched(found, below, True, self._count(tasks), pruned)
+
+    def others(self, than: Answer, within: float, most: int) -> Iterator[Answer]:
+        """Other answers that take up to ``within`` times as long, the best of their family and number of micro-batches:
+        up to ``most`` are looked for, where bounds are the least."""
+        tasks = sorted(self.tasks(), key=lambda task: task.bound)
+        looked = 0
+        for task in tasks:
+            if task.mixed or task.bound >= than.seconds * within or looked == most:
+                continue
+            looked += 1
+            answer = self.solve(task, than.seconds * within)
+            if answer is not None:
+                yield answer
+
+    def solve(self, task: _Task, below: float) -> Answer | None:
+        """The best answer of a task that takes less than ``below``."""
+        pricing, family, count = self.pricing, task.family, task.micro_batches
+        schedules = self.schedules if family.most_stages > 1 else self.schedules[:1]
+        first = self._table(task, *schedules[0])
+        bases = base(first.prices)
+        bound = best(first, below, bases, relaxed=True, deadline=self.deadline)
+        if bound is None:
+            return None
+        found: Answer | None = None
+        for schedule, depth in schedules:
+            # With so few micro-batches nobody waits for a return.
+            if depth and (count <= family.most_stages or pricing.problem.fix.get("schedule") == "gpipe"):
+                continue
+            table = self._table(task, schedule, depth)
+            answer = best(table, below, bases, deadline=self.deadline)
+            if answer is not None:
+                found, below = Answer(family, table, answer), answer.seconds
+            if below <= bound.seconds * (1 + TIE):
+                break
+        return found
+
+    def tasks(self) -> list[_Task]:
+        """All tasks, those first that are searched in no time, and of these the ones with the least bounds."""
+        found = []
+        for family in self.pricing.families:
+            mixed = any(shape.mixed for shape in family.shapes)
+            for count in self.pricing.micro_batches(family):
+                bound = self._bound(family, count)
+                if bound < inf:
+                    found += [_Task(family, count, bound, kind) for kind in ((False, True) if mixed else (False,))]
+        return sorted(found, key=lambda task: (task.family.stages is None, task.mixed, task.bound))
+
+    def _bound(self, family: Family, count: int) -> float:
+        """No answer takes less: the sum, and as its slowest stage the largest block or an even share of the work."""
+        prices = self.pricing.prices(family, count)
+        units = np.array([shape.devices / family.unit for shape in self.pricing.ways(family).shapes])
+        each = (prices.forward + prices.backward).min(axis=2)
+        least = each.min(axis=0)
+        if not least.max() < inf:
+            return inf
+        with np.errstate(invalid="ignore"):
+            work = float((each * units[:, None]).min(axis=0).sum()) / family.units
+        slowest = max(float(least.max()), work)
+        return (max(float(least.sum()), work) + (count - 1) * slowest + float(prices.base_sync.min())) * (1 - TIE)
+
+    def _table(self, task: _Task, schedule: Schedule, depth: int) -> JointTable:
+        table = self.pricing.table(task.family, task.micro_batches, schedule, depth)
+        if task.mixed or not any(shape.mixed for shape in task.family.shapes):
+            return table
+        mixed = np.array([shape.mixed for shape in task.family.shapes])
+        return replace(table, prices_of=np.where(mixed[:, None], -1, table.prices_of))
+
+    def _count(self, tasks: Sequence[_Task]) -> int:
+        return sum(len(self.schedules) if task.family.most_stages > 1 else 1 for task in tasks)
