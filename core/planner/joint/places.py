@@ -18,11 +18,12 @@ from partita.planner.joint.space import Family, Shape
 @dataclass(frozen=True)
 class Variant:
     """``tensor_crosses``: a group of the axis tensor has devices of several nodes, ``data_crosses``: one of the copies,
-    ``crosses``: the whole stage."""
+    ``crosses``: the whole stage. ``makeup``: on which nodes they stand (``Cluster.makeup``)."""
 
     shape: Shape
     tensor_crosses: bool
     data_crosses: bool
+    makeup: frozenset[tuple[int, int]]
 
     @property
     def crosses(self) -> bool:
@@ -31,9 +32,11 @@ class Variant:
 
 @dataclass(frozen=True)
 class Places:
-    """``of``: [K, U], the variant of a shape that begins at a unit, −1 where none can. ``crosses``: [U + 1]."""
+    """``of``: [K, U], the variant of a shape that begins at a unit, −1 where none can. ``crosses``: [U + 1].
+    ``devices``: of each variant, those of a stage that is one."""
 
     variants: tuple[Variant, ...]
+    devices: tuple[range, ...]
     of: np.ndarray
     crosses: np.ndarray
 
@@ -42,17 +45,23 @@ def places(cluster: Cluster, family: Family) -> Places:
     """The places of a family's shapes on a cluster."""
     nodes = np.array(cluster.node_of)
     numbers: dict[Variant, int] = {}
+    devices: list[range] = []
     found = np.full((len(family.shapes), family.units), -1)
 
     @cache
-    def crossing(dp: int, tp: int, first: int) -> tuple[bool, bool]:
+    def lies(dp: int, tp: int, first: int) -> tuple[bool, bool, frozenset[tuple[int, int]]]:
         grid = nodes[first : first + dp * tp].reshape(dp, tp)
-        return bool((grid != grid[:, :1]).any()), bool((grid != grid[:1]).any())
+        makeup = cluster.makeup(range(first, first + dp * tp))
+        return bool((grid != grid[:, :1]).any()), bool((grid != grid[:1]).any()), makeup
 
     for k, shape in enumerate(family.shapes):
         for unit in range(family.units - shape.devices // family.unit + 1):
-            variant = Variant(shape, *crossing(shape.dp, shape.tp, unit * family.unit))
-            found[k, unit] = numbers.setdefault(variant, len(numbers))
+            first = unit * family.unit
+            variant = Variant(shape, *lies(shape.dp, shape.tp, first))
+            if variant not in numbers:
+                numbers[variant] = len(numbers)
+                devices.append(range(first, first + shape.devices))
+            found[k, unit] = numbers[variant]
     used = nodes[: family.unit * family.units].reshape(family.units, family.unit)
     crosses = np.zeros(family.units + 1, dtype=np.int64)
     if family.stages is None:
@@ -60,4 +69,4 @@ def places(cluster: Cluster, family: Family) -> Places:
         crosses[1:-1] = used[1:, 0] != used[:-1, -1]
     else:
         crosses[1:-1] = (used[1:] != used[:-1]).any(axis=1)
-    return Places(tuple(numbers), found, crosses)
+    return Places(tuple(numbers), tuple(devices), found, crosses)
