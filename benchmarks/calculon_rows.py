@@ -81,7 +81,8 @@ def models() -> list[Model]:
 
 @cache
 def _graph(model: Model) -> Any:
-    config = {"model_type": "gpt2", "vocab_size": DATA["vocabulary"], "n_positions": SEQ, "n_embd": model.hidden,
+    config = {"model_type": "gpt2", "activation_function": "gelu_pytorch_tanh",
+              "vocab_size": DATA["vocabulary"], "n_positions": SEQ, "n_embd": model.hidden,
               "n_layer": 2, "n_head": model.heads}  # fmt: skip
     return capture_config(config, seq=SEQ, samples=model.micro, dtype="float16")
 

@@ -94,7 +94,8 @@ def machines(devices: int) -> Cluster:
 
 def gpt(seq: int, layers: int, width: int, heads: int, words: int = 50257) -> Graph:
     """A decoder without dropout, one sample."""
-    config = {"model_type": "gpt2", "vocab_size": words, "n_positions": seq, "n_embd": width, "n_layer": layers,
+    config = {"model_type": "gpt2", "activation_function": "gelu_pytorch_tanh",
+              "vocab_size": words, "n_positions": seq, "n_embd": width, "n_layer": layers,
               "n_head": heads, "attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0}  # fmt: skip
     return capture_config(config, seq=seq, samples=1, dtype="float16")
 

@@ -5,7 +5,7 @@
 
 (a) interpolation: each block from its own measurements at other micro-batches, where there are any, otherwise at other
 tp (in the part 1/tp of the work that a device has). (b) the cost model with rates of the profile's single kernels: of
-the blocks it has seen nothing but the start, a median over all of them of what doesn't grow with the micro-batch. Both
+the blocks it has seen nothing but the start, half of what over all of them doesn't grow with the micro-batch. Both
 predict a block measured alone, with its start. The measured Swin and Evoformer blocks kept their scores in memory, so
 they are priced that way.
 """
@@ -110,7 +110,8 @@ class Model:
 
 
 def gpt(row: BlockRow) -> tuple[Graph, str]:
-    config = {"model_type": "gpt2", "n_positions": row.seq, "n_embd": row.hidden, "n_layer": 2, "n_head": row.heads,
+    config = {"model_type": "gpt2", "activation_function": "gelu_pytorch_tanh",
+              "n_positions": row.seq, "n_embd": row.hidden, "n_layer": 2, "n_head": row.heads,
               "attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0}  # fmt: skip
     return capture_config(config, seq=row.seq, dtype="bfloat16"), "transformer.h.1"
 

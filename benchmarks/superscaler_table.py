@@ -98,7 +98,8 @@ def rows() -> list[Row]:
 
 
 def _gpt(seq: int, layers: int, width: int, heads: int, words: int = 50257) -> dict[str, Any]:
-    return {"model_type": "gpt2", "vocab_size": words, "n_positions": seq, "n_embd": width, "n_layer": layers,
+    return {"model_type": "gpt2", "activation_function": "gelu_pytorch_tanh",
+            "vocab_size": words, "n_positions": seq, "n_embd": width, "n_layer": layers,
             "n_head": heads, "attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0}  # fmt: skip
 
 

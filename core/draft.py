@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 from partita.cost.flops import block_flops
 from partita.draft_check import known_blocks, require_free, require_size, require_turn
@@ -28,6 +28,7 @@ from partita.plan import (
     Cut,
     Order,
     Plan,
+    Recompute,
     Search,
     SharedParameter,
     Stage,
@@ -219,9 +220,12 @@ def op_trans(draft: Draft, blocks: Iterable[str], dim: str, along: str | Axis) -
         )
 
 
-def recompute(draft: Draft, blocks: Iterable[str]) -> None:
-    """Let the backward pass of these blocks compute their values again, from the blocks' inputs."""
-    _change(draft, blocks, lambda strategy: replace(strategy, recompute="full"))
+def recompute(draft: Draft, blocks: Iterable[str], what: Recompute = "full") -> None:
+    """Let the backward pass of these blocks compute their values again: ``full`` from the blocks' inputs, ``selective``
+    attention's inside alone, from queries, keys and values."""
+    if what not in get_args(Recompute):
+        raise PlanError(f"recompute {what!r}: {listed(get_args(Recompute))} work")
+    _change(draft, blocks, lambda strategy: replace(strategy, recompute=what))
 
 
 def offload(draft: Draft, blocks: Iterable[str]) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, TypeAdapter
 
-from partita.errors import InputError, listed
+from partita.errors import InputError
 from partita.files import parse_json, write_text
 from partita.schedules.turn import Turn
 
@@ -41,6 +41,9 @@ class Cut:
     axes: tuple[str, ...]
 
 
+# What a block's backward pass computes again: nothing, attention's inside, or all of the block.
+Recompute = Literal["none", "selective", "full"]
+
 # The samples of a step: one micro-batch after another, and each over the copies.
 BATCH_CUT = Cut("batch", ("micro", "data"))
 
@@ -56,7 +59,7 @@ class Strategy:
 
     cuts: tuple[Cut, ...]
     zero: Literal[0, 1, 2, 3]
-    recompute: Literal["none", "full"]
+    recompute: Recompute
     offload: bool = False
 
     @property
@@ -133,6 +136,11 @@ class Order:
     micro_batches: int
     arguments: dict[str, int] = field(default_factory=dict)
     turns: dict[int, tuple[Turn, ...]] = field(default_factory=dict)
+
+    @property
+    def words(self) -> str:
+        """The schedule with its arguments, but for those that are 0."""
+        return " ".join([self.generator, *(f"{name}={value}" for name, value in self.arguments.items() if value)])
 
 
 @dataclass(frozen=True)
@@ -340,7 +348,4 @@ def check_plan(plan: Plan, where: str) -> Plan:
                 )
             if odd:
                 raise InputError(f'{where}: block "{block}" is cut along "{odd[0]}"; a stage has {", ".join(axes)}')
-    zeros = sorted({strategy.zero for stage in plan.stages for strategy in stage.strategies})
-    if len(zeros) > 1:
-        raise InputError(f"{where}: blocks of the ZeRO stages {listed(zeros)}; all must have the same")
     return plan

@@ -2,7 +2,7 @@
 
 Frameworks think of one mesh of pipeline × data × tensor in which a device has one stage. Plans may say more: a device
 that serves several stages, other axes, turns of weight gradients; tensor and data parallelism and micro-batches that
-differ between stages.
+differ between stages, and ZeRO stages that differ between blocks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from partita.schedules import find
 
 def beyond(plan: Plan) -> list[str]:
     """A sentence, without a full stop, for each thing that only the target partita runs; none for other plans."""
-    return [*_several_stages(plan), *_axes(plan), *_flowing(plan), *_weight_turns(plan.order), *_unlike(plan)]
+    return [
+        *_several_stages(plan), *_axes(plan), *_flowing(plan), *_weight_turns(plan.order), *_unlike(plan),
+        *_zeros(plan),
+    ]  # fmt: skip
 
 
 def _several_stages(plan: Plan) -> list[str]:
@@ -58,3 +61,8 @@ def _unlike(plan: Plan) -> list[str]:
         "micro_batches": [stage.micro_batches for stage in plan.stages],
     }
     return [f"the stages have {what} {listed(counts)}" for what, counts in sizes.items() if len(set(counts)) > 1]
+
+
+def _zeros(plan: Plan) -> list[str]:
+    found = sorted({strategy.zero for stage in plan.stages for strategy in stage.strategies})
+    return [f"its blocks have the ZeRO stages {listed(found)}"] if len(found) > 1 else []

@@ -14,7 +14,7 @@ PAGE = (Path(__file__).parents[1] / "docs" / "library.md").read_text()
 # Two devices and four micro-batches: the schedule's name, its stages and its arguments.
 PICTURES = {
     "gpipe": (2, {}),
-    "1f1b": (2, {}),
+    "1f1b": (2, {"depth": 0}),
     "zb-h1": (2, {}),
     "interleaved": (4, {"lanes": 2}),
     "interlaced": (4, {"extra": 0}),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from partita.adapters.checkpoint.catalogue import BUFFER, PARAMETER, Catalogue, Entry
 from partita.adapters.torch.boxes import shard_boxes
 from partita.adapters.torch.stage import local_parameter_shape
-from partita.errors import InputError, PlanError, nearest
+from partita.errors import InputError, PlanError, listed, nearest
 from partita.graph import Graph
 from partita.plan import Plan
 from partita.redistribution.view import Box
@@ -58,7 +58,7 @@ class Target:
     def words(self) -> str:
         """The plan in a few words."""
         stage = self.plan.stages[0]
-        zero = stage.strategies[0].zero
+        zero = listed(sorted({strategy.zero for stage in self.plan.stages for strategy in stage.strategies}))
         inner = " ".join(f"{axis.name}{axis.size}" for axis in stage.inner if axis.name != "tensor")
         return f"pp{len(self.plan.stages)} dp{stage.dp} tp{stage.tp}{' ' + inner if inner else ''} ZeRO {zero}"
 

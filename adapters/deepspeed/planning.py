@@ -223,7 +223,8 @@ def _costs(graph: Graph, cluster: Cluster, key: Key, request: Request, plan: Pla
 def words_of(plan: Plan) -> str:
     """A plan in a few words."""
     stage = plan.stages[0]
-    zero, recompute = stage.strategies[0].zero, stage.strategies[0].recompute == "full"
+    zero, recompute = stage.strategies[0].zero, stage.strategies[0].recompute
+    again = {"none": [], "selective": ["attention recomputed"], "full": ["activations recomputed"]}[recompute]
     parts = [f"pp={len(plan.stages)}", f"tp={stage.tp}", f"dp={stage.dp}", f"ZeRO {zero}"]
     parts.append(f"{stage.micro_batches} micro-batches of {stage.samples // stage.dp}")
-    return ", ".join([*parts, *(["activations recomputed"] if recompute else [])])
+    return ", ".join([*parts, *again])

@@ -80,16 +80,17 @@ def optimizers(
 def global_norm(stages: Mapping[int, StageModule], groups: Groups) -> float:
     """The gradient norm of the whole model, each parameter once: shared ones by their owner, whole ones by rank 0.
 
-    Collective over the devices of one copy of the model, or of all where each copy has a chunk, or stages have unlike
-    numbers of copies.
+    Collective over the devices of one copy of the model, or of all where copies have chunks, or stages have unlike
+    numbers of copies: then of what the copies have alike the first one counts.
     """
+    of_all = not groups.alike or any(stage.division is not None for stage in stages.values())
     total = torch.zeros((), dtype=torch.float64, device=next(iter(stages.values())).context.device)
     for number, stage in stages.items():
-        again = not groups.alike and number in groups.data and groups.data[number].rank > 0
+        again = of_all and number in groups.data and groups.data[number].rank > 0
         for name, parameter in stage.updated.items():
             if parameter.grad is not None and stage.counts(name) and not (again and stage.divided(name) is None):
                 total += parameter.grad.double().pow(2).sum()
-    if not groups.alike or any(stage.division is not None for stage in stages.values()):
+    if of_all:
         groups.everyone.sum(total)
     elif groups.model is not None:
         groups.model.sum(total)

@@ -148,8 +148,9 @@ class Division:
         """Divide the state of a block's parameters, whose values are in place. A stage of one copy divides nothing."""
         if stage not in self.groups.data:
             return
-        zero, copies = self.program.zero, self.program.pieces[stage].copies
+        copies = self.program.pieces[stage].copies
         for name, parameter in parameters.items():
+            zero = self.program.zero.get(name, 0)
             # A copy of another stage's has no optimizer; a frozen parameter has neither optimizer nor gradient.
             first = 3 if not parameter.requires_grad else 2 if name in copies else 1
             if zero >= first and parameter.numel() and name not in self.divided:
@@ -157,15 +158,14 @@ class Division:
 
     def read(self, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
         """Those of a block that autograd must see as chunks, whole. Collective with ZeRO 3."""
-        if self.program.zero < 2:
-            return {}
-        return {name: self.divided[name].read() for name in parameters if name in self.divided}
+        found = {name: self.divided[name] for name in parameters if name in self.divided}
+        return {name: divided.read() for name, divided in found.items() if divided.zero > 1}
 
     def forgotten(
         self, wholes: Mapping[str, Tensor], beneath: saved_tensors_hooks | None
     ) -> AbstractContextManager[object]:
         """Inside, with ZeRO 3, autograd keeps none of the whole parameters; ``beneath`` has what else it keeps."""
-        if self.program.zero == 3 or (wholes and beneath is not None):
+        if any(self.divided[name].zero == 3 for name in wholes) or (wholes and beneath is not None):
             return gathered_again(wholes, self.divided, beneath)
         return beneath or nullcontext()
 
@@ -173,10 +173,9 @@ class Division:
 def division_of(program: Program, groups: Groups, realises: bool) -> Division | None:
     """A device's, without anything yet; None where nothing is divided: ZeRO 0, or one copy.
 
-    PlanError, on every rank, where a framework's modules would keep parameters whole (``realises``), and where stages
-    that share a parameter have no chunks alike.
+    PlanError, on every rank, where a framework's modules would keep parameters whole (``realises``).
     """
-    zero = program.zero
+    zero = max(program.zero.values(), default=0)
     if zero == 0 or max(program.dp) == 1:
         return None
     if zero > 1 and realises:
@@ -184,14 +183,4 @@ def division_of(program: Program, groups: Groups, realises: bool) -> Division | 
             f"zero={zero}: the plan's layers are a framework's own modules, which keep parameters and gradients whole; "
             "zero=0 and zero=1 work"
         )
-    for name, stages in program.shared.items() if zero > 1 else ():
-        over = {(d, program.data_group(d, stage)) for stage in stages for d in program.devices_of[stage]}
-        for device, members in sorted(over):
-            others = [other for at, other in over if at == device and other != members]
-            if others or list(members) != sorted(members):
-                raise PlanError(
-                    f'zero={zero}: the stages {list(stages)} share "{name}", which device {device} would divide over '
-                    f"the devices {' and '.join(str(list(found)) for found in (members, *others))}; it takes the same "
-                    "devices in each, in ascending order. zero=0 and zero=1 work"
-                )
     return Division(program, groups)

@@ -37,17 +37,17 @@ def _gpipe(cost: StageCost) -> Pace:
 def _one_f_one_b(plan: Plan, index: int) -> Pace:
     """max(p, o, cycle); cycle = (Σ_{k≥i} p_k + Σ_{j≥i} o_j) / w_i exists for more than w_i micro-batches."""
     costs = plan.predicted.breakdown.stages
-    cost, behind = costs[index], len(costs) - index
+    cost = costs[index]
     terms = {
         "computation": cost.forward_seconds + cost.backward_seconds,
         "transfer": cost.transfer_forward_seconds + cost.transfer_backward_seconds,
     }
-    if plan.stages[index].micro_batches > behind:
+    if plan.stages[index].micro_batches > cost.in_flight:
         trip = fsum(
             c.forward_seconds + c.backward_seconds + c.transfer_forward_seconds + c.transfer_backward_seconds
             for c in costs[index:]
         )
-        terms["round trip"] = trip / behind
+        terms["round trip"] = trip / cost.in_flight
     # One stage alone has a round trip that is its computation; the first of equal terms is named.
     name = max(terms, key=lambda term: terms[term])
     if terms[name] <= terms["computation"] * (1 + 1e-9):

@@ -46,7 +46,7 @@ def heading(plan: Plan) -> str:
         f"{plan.model} on {plan.cluster}: {plan.global_batch} samples{tokens} a step, {plan.precision}, "
         f"{plan.optimizer}, for {plan.target}\n"
         f"predicted step {duration(predicted.step_seconds)}, {predicted.samples_per_second:.4g} samples/s{rate}, "
-        f"schedule {plan.schedule}, bubble {predicted.bubble_fraction:.1%}{idle}"
+        f"schedule {plan.order.words}, bubble {predicted.bubble_fraction:.1%}{idle}"
     )
 
 
@@ -157,9 +157,13 @@ def zero(stage: Stage) -> str:
 
 
 def recompute(stage: Stage) -> str:
-    """How many of a stage's blocks are computed again."""
-    count = sum(strategy.recompute == "full" for strategy in stage.strategies)
-    return {0: "no", len(stage.strategies): "full"}.get(count, f"{count} of {len(stage.strategies)}")
+    """How many of a stage's blocks are computed again, and of how many attention's inside is."""
+    whole, inside = (sum(strategy.recompute == what for strategy in stage.strategies) for what in ("full", "selective"))
+    blocks = len(stage.strategies)
+    if blocks in (whole, inside):
+        return "full" if whole else "selective"
+    said = [f"{whole} of {blocks}"] if whole else []
+    return ", ".join([*said, *([f"{inside} of {blocks} selective"] if inside else [])]) or "no"
 
 
 def duration(seconds: float) -> str:

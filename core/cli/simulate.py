@@ -142,7 +142,7 @@ def text(simulation: Simulation, plan: Plan, cluster: Cluster, differs: Differen
     step = simulation.step_seconds
     off = f" ({100 * differs.seconds / predicted.step_seconds:+.3g}%)" if predicted.step_seconds else ""
     return show.render([
-        f"{plan.model} on {cluster.name}: {plan.global_batch} samples a step, schedule {plan.order.generator}, "
+        f"{plan.model} on {cluster.name}: {plan.global_batch} samples a step, schedule {plan.order.words}, "
         f"{listed(dict.fromkeys(stage.micro_batches for stage in plan.stages))} micro-batches",
         f"simulated step {show.duration(step)}, predicted {show.duration(predicted.step_seconds)}{off}; "
         f"bubble {simulation.bubble_fraction:.1%}, predicted {predicted.bubble_fraction:.1%}",

@@ -201,13 +201,15 @@ class Cluster:
         """How many times longer everything takes while ``busy`` devices (a mean over time) want a core at once."""
         return 1.0 if self.cores is None else max(1.0, busy / self.cores)
 
-    def link(self, crosses_nodes: bool, devices: Iterable[int] | None = None) -> Link:
+    def link(self, crosses_nodes: bool, devices: Iterable[int] | None = None, beside: int = 1) -> Link:
         """The slowest tier of a group, all of a node's devices sending at once.
 
         The nodes are those of the devices with these ids, or all of the cluster: between unlike nodes the slower of two
-        ways binds. Processes that wait for a core answer late and copy slowly.
+        ways binds. ``beside``: the group's members in each of its nodes. What a ring sends from one node to the next it
+        divides over their ports, and inside a node it passes all of it on. Processes that wait for a core answer late
+        and copy slowly.
         """
-        return self._slowest("between" if crosses_nodes else "inside", devices)
+        return self._slowest("between" if crosses_nodes else "inside", devices, beside)
 
     def port(self, devices: Iterable[int] | None = None) -> Link:
         """The slowest of the devices' own ways to other nodes: what one device has where the others of its node are
@@ -224,26 +226,31 @@ class Cluster:
         ]
         return min(shared, default=None)
 
-    def _slowest(self, way: Way, devices: Iterable[int] | None) -> Link:
-        key = (way, self.makeup(devices))
+    def _slowest(self, way: Way, devices: Iterable[int] | None, beside: int = 1) -> Link:
+        key = (way, beside, self.makeup(devices))
         if key not in self._links:
-            link = slowest([self._link_of(way, place, count) for place, count in sorted(key[1])])
+            link = slowest([self._link_of(way, place, count, beside) for place, count in sorted(key[2])])
             slow = self.slowdown(self.devices)
             self._links[key] = Link(link.bytes_per_second / slow, link.latency_seconds * slow, link.efficiency)
         return self._links[key]
 
-    def _link_of(self, way: Way, place: int, count: int) -> Link:
+    def _link_of(self, way: Way, place: int, count: int, beside: int) -> Link:
         """The link of a node of that kind with so many devices."""
         kind = self.different_kinds[place]
         if way == "inside":
             return kind.intra_node
-        if way == "alone" or kind.node_bytes_per_second is None:
+        if way == "alone":
             return kind.inter_node
-        share = kind.node_bytes_per_second / count
-        return replace(kind.inter_node, bytes_per_second=min(kind.inter_node.bytes_per_second, share))
+        port = kind.inter_node.bytes_per_second
+        if kind.node_bytes_per_second is not None:
+            port = min(port, kind.node_bytes_per_second / count)
+        if beside > 1:
+            inside = kind.intra_node.reached_bytes_per_second / kind.inter_node.efficiency
+            port = max(port, min(port * beside, inside))
+        return replace(kind.inter_node, bytes_per_second=port)
 
     @cached_property
-    def _links(self) -> dict[tuple[Way, frozenset[tuple[int, int]]], Link]:
+    def _links(self) -> dict[tuple[Way, int, frozenset[tuple[int, int]]], Link]:
         return {}
 
     @cached_property

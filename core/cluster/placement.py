@@ -18,6 +18,7 @@ from partita.cluster.model import Cluster
 class Placement:
     """Where pp stages of dp × tp devices lie, and which of their groups cross nodes.
 
+    ``tp_beside``, ``dp_beside``: the members that a group has in each of its nodes, the fewest of all of them.
     Devices aren't stored: a search holds hundreds of placements and prints one.
     """
 
@@ -27,6 +28,8 @@ class Placement:
     pp: int
     tp_crosses: bool
     dp_crosses: bool
+    tp_beside: int
+    dp_beside: int
     boundary_crosses: tuple[bool, ...]
 
     @property
@@ -53,8 +56,17 @@ def placed(cluster: Cluster, devices: Sequence[int] | np.ndarray, dp: int, tp: i
         cluster, dp, tp, pp,
         tp_crosses=bool((nodes != nodes[:, :, :1]).any()),
         dp_crosses=bool((nodes != nodes[:, :1, :]).any()),
+        tp_beside=beside(nodes.reshape(-1, tp)),
+        dp_beside=beside(nodes.transpose(0, 2, 1).reshape(-1, dp)),
         boundary_crosses=tuple((nodes[1:] != nodes[:-1]).any(axis=(1, 2)).tolist()),
     )  # fmt: skip
+
+
+def beside(nodes: np.ndarray) -> int:
+    """[groups, members], the node of each member: the members that a group has in one of its nodes, at least."""
+    groups = np.arange(len(nodes))[:, None] * (int(nodes.max()) + 1)
+    counts = np.bincount((groups + nodes).reshape(-1))
+    return int(counts[counts > 0].min())
 
 
 def _devices(cluster: Cluster, dp: int, tp: int, pp: int) -> np.ndarray:

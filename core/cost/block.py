@@ -30,6 +30,7 @@ from partita.cost.kinds import ATTENTION, VIEWS
 from partita.cost.rated import pass_seconds
 from partita.cost.shape import block_shape
 from partita.cost.work import Kernel, copies, kernels
+from partita.graph.attention import insides
 from partita.graph.cuts import CutClass
 from partita.graph.model import Graph, Op
 from partita.profile.measured import BlockShape, Measured
@@ -194,13 +195,15 @@ def divided_cost(
     chosen = [cut for cut in classes if cut.name in cut_of]
     of_op = {name: cut for cut in chosen for name in cut.ops}
     ops = graph.block_ops[block]
+    attentions = insides(graph, block) if division.selective else ()
     issued: list[Kernel] = []
     for op in ops:
         if op.kind not in VIEWS:
             found = of_op.get(op.name)
             cut, inside = (cut_of[found.name], frozenset(found.dims)) if found else (None, frozenset[str]())
-            issued += kernels(graph, op, division, cut, part, inside, item, along)
-    held = kept(graph, ops, chosen, division, part, item)
+            again = any(op.name in one for one in attentions)
+            issued += kernels(graph, op, division, cut, part, inside, item, along, again)
+    held = kept(graph, ops, chosen, division, part, item, attentions)
     plain, others = exchanges(graph, block, chosen, division, part, item, along)
     (owner,) = (b for b in graph.blocks if b.name == block)
     local = {name: ceil(graph.tensor[name].elements * part.parameter(name)) for name in owner.parameters}

@@ -5,16 +5,17 @@ A kind that stands in none of these sets moves its inputs and outputs through me
 
 from __future__ import annotations
 
+from partita.graph.attention import ATTENTION as ATTENTION
+
 # The output is another view of the input's memory (or of a part of it).
 VIEWS = frozenset({
     "alias", "detach", "expand", "getitem", "permute", "reshape", "select", "slice", "split", "split_with_sizes",
     "squeeze", "t", "transpose", "unbind", "unsqueeze", "unflatten", "flatten", "view", "chunk",
 })  # fmt: skip
-ATTENTION = frozenset({"attention", "scaled_dot_product_attention"})
 # An element takes as long as many additions do.
 TRANSCENDENTAL = frozenset({
-    "cos", "cross_entropy", "erf", "exp", "gelu", "log", "log_softmax", "pow", "sigmoid", "silu", "sin", "softmax",
-    "_log_softmax", "_softmax", "tanh",
+    "cos", "cross_entropy", "erf", "exp", "gelu", "gelu_new", "log", "log_softmax", "pow", "sigmoid", "silu", "sin",
+    "softmax", "_log_softmax", "_softmax", "tanh",
 })  # fmt: skip
 MATMULS = frozenset({"linear", "addmm", "baddbmm", "matmul", "mm", "bmm", "conv2d"})
 # Only the rows that are looked up are read.

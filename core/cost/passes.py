@@ -13,6 +13,8 @@ MULTIPLES = {
     "layer_norm": (1.0, 1.5), "native_layer_norm": (1.0, 1.5),  # backward reads x and the gradient, writes one
     "rms_norm": (9.0, 17.0),
     "rotary": (5.0, 6.0),
+    # 0.5·x·(1 + tanh(c·(x + 0.044715·x³))): eight kernels; backward x² and 3·x² anew, three gradients of x added.
+    "gelu_new": (9.0, 14.0),
     "gelu": (1.0, 1.5), "silu": (1.0, 1.5), "relu": (1.0, 1.5), "tanh": (1.0, 1.5), "sigmoid": (1.0, 1.5),
     "softmax": (1.0, 1.5), "_softmax": (1.0, 1.5),
     "mul": (1.0, 2.0), "div": (1.0, 2.0), "matmul": (1.0, 2.0),  # a gradient of each factor

@@ -6,7 +6,7 @@ the table keeps all it touches and is reported, so that an estimate errs on the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from partita.cost.kinds import ATTENTION, VIEWS
@@ -38,12 +38,13 @@ class Saved:
 
 def saved_tensors(
     graph: Graph, ops: Sequence[Op], split: Callable[[str], float], scores: Callable[[Op], float] | None = None,
-    item: Callable[[str], int] = ITEM_BYTES.__getitem__,
+    item: Callable[[str], int] = ITEM_BYTES.__getitem__, again: Collection[str] = (),
 ) -> Saved:  # fmt: skip
     """What these ops keep; ``split(name)`` is the part of a tensor that one device has (1/tp or 1).
 
-    ``scores`` gives the bytes that attention keeps beside its inputs where it isn't a fused kernel: nothing, if it is
-    computed again. ``item``: bytes of an element of a dtype; by default as the graph has it.
+    ``scores`` gives the bytes that attention keeps beside its inputs where it isn't a fused kernel. ``item``: bytes of
+    an element of a dtype; by default as the graph has it. ``again`` are ops that the backward pass computes again: of
+    what they touch that is kept which they don't make themselves.
 
     Extra bytes are listed by op: a dropout's mask (1 byte an element), a norm's statistics and attention's
     log-sum-exp (4 bytes a row), the log-probabilities of a cross entropy, in the dtype of its logits.
@@ -52,13 +53,16 @@ def saved_tensors(
     tensors: set[str] = set()
     extra: dict[str, float] = {}
     unknown: set[str] = set()
+    inside = {name for op in ops if op.name in again for name in op.outputs}
     for op in ops:
-        if op.kind in VIEWS and op.inputs:
+        if op.inputs and (op.kind in VIEWS or _drops_nothing(op)):
             source = op.inputs[0]
             root.update(dict.fromkeys(op.outputs, root.get(source, source)))
         if not any(graph.tensor[name].gradient for name in op.outputs):
             continue
-        if scores is not None and op.kind in ATTENTION:
+        if op.name in again:
+            kept, extra_bytes, known = tuple(name for name in op.inputs if name not in inside), 0.0, True
+        elif scores is not None and op.kind in ATTENTION:
             kept, extra_bytes, known = op.inputs[:3], scores(op), True  # no bias: it was added
         else:
             kept, extra_bytes, known = _kept(graph, op, split, item)
@@ -68,6 +72,11 @@ def saved_tensors(
         if not known:
             unknown.add(op.kind)
     return Saved(frozenset(tensors), extra, frozenset(unknown))
+
+
+def _drops_nothing(op: Op) -> bool:
+    """A dropout of 0 gives what it was given."""
+    return op.kind == "dropout" and not argument(op, 1, "p", 0.5)
 
 
 def _kept(
@@ -81,6 +90,9 @@ def _kept(
         # As the modules of transformers compute it: a float32 copy of the input, the normed values before the weight.
         rows = elements / max(1, graph.tensor[op.inputs[0]].shape[-1])
         return (), elements * (4.0 + item(graph.tensor[op.outputs[0]].dtype)) + 4.0 * rows, True
+    if op.kind == "gelu_new":
+        # x, tanh's result, and both factors of the product: 0.5·x and 1 + tanh.
+        return op.inputs, 3.0 * elements * item(graph.tensor[op.outputs[0]].dtype), True
     if op.kind in ("layer_norm", "native_layer_norm"):
         return op.inputs[:1], 8.0 * elements / max(1, graph.tensor[op.inputs[0]].shape[-1]), True
     if op.kind == "attention":

@@ -40,9 +40,10 @@ class Kernel:
 
 def kernels(
     graph: Graph, op: Op, division: Division, cut: ClassCut | None, part: Split, inside: frozenset[str],
-    item: Callable[[str], int], along: frozenset[str],
+    item: Callable[[str], int], along: frozenset[str], again: bool,
 ) -> list[Kernel]:  # fmt: skip
-    """The kernels of one op. ``cut``: of the class that it works on pieces of, whose tensors are ``inside``."""
+    """The kernels of one op. ``cut``: of the class that it works on pieces of, whose tensors are ``inside``;
+    ``again``: the backward pass computes it again, because it is attention's."""
     shards = cut.shards if cut else 1
     values = part.use if cut else part.rest
 
@@ -60,7 +61,7 @@ def kernels(
         weight_bytes=weights,
         transcendental=_transcendental(graph, op, values) / (shards if op.inputs and op.inputs[0] in inside else 1),
         attention=op.kind in ATTENTION and division.attention == "fused",
-        repeated=shards > 1 or (division.selective and op.kind in ATTENTION),
+        repeated=shards > 1 or again,
         weighted=trained and op.kind in MATMULS,
         kind=op.kind,
         product=_product(graph, op, flops, size, item),

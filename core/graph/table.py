@@ -307,7 +307,7 @@ def topk(op: Op, inputs: list[Shape], outputs: list[Shape]) -> Signature | None:
 
 
 _POINTWISE = """
-    add sub mul div neg pow sqrt rsqrt exp log abs tanh gelu relu silu sigmoid erf scale clamp minimum maximum
+    add sub mul div neg pow sqrt rsqrt exp log abs tanh gelu gelu_new relu silu sigmoid erf scale clamp minimum maximum
     to contiguous clone alias dropout native_dropout masked_fill where
     eq ne lt le gt ge __and__ __or__ bitwise_and bitwise_or bitwise_not logical_not
 """.split()

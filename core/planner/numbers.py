@@ -109,8 +109,9 @@ class Numbers:
     def seconds(self, candidate: Candidate) -> BlockSeconds:
         """Seconds of every block for one micro-batch."""
         where = self.placement(candidate)
-        key = (candidate.tp, candidate.micro, candidate.recompute, where.tp_crosses, self.slowdown(candidate)) + (
-            (candidate.zero, candidate.dp, where.dp_crosses) if candidate.zero >= 2 else ()
+        tensor, data = (where.tp_crosses, where.tp_beside), (candidate.dp, where.dp_crosses, where.dp_beside)
+        key = (candidate.tp, candidate.micro, candidate.recompute, tensor, self.slowdown(candidate)) + (
+            (candidate.zero, data) if candidate.zero >= 2 else ()
         )
         if self.device.measured is not None:
             key += (candidate.micro_batches > 1,)
@@ -128,7 +129,8 @@ class Numbers:
         return self.cluster.slowdown(devices * c / (c + candidate.pp - 1))
 
     def _block_seconds(self, candidate: Candidate, where: Placement) -> BlockSeconds:
-        tp, ratio, link = candidate.tp, self.ratio(candidate), self.cluster.link(where.tp_crosses)
+        tp, ratio = candidate.tp, self.ratio(candidate)
+        link = self.cluster.link(where.tp_crosses, beside=where.tp_beside)
         kinds, costs = self.groups.kinds, self.costs(candidate.tp)
         if (tp, candidate.micro) not in self._compute:
             threads = self.cluster.threads
@@ -147,7 +149,7 @@ class Numbers:
         repeated = down if candidate.recompute else np.zeros_like(down)
         again = compute + down if candidate.recompute else np.zeros_like(compute)
         if candidate.zero >= 2:
-            wide = self.cluster.link(where.dp_crosses)
+            wide = self.cluster.link(where.dp_crosses, beside=where.dp_beside)
             sizes = ((self.trained(tp) + self.frozen(tp)) * self.width).tolist()
             gradients = (self.trained(tp) * self.width).tolist()
             up = up + np.array([reduce_scatter_seconds(size, candidate.dp, wide) for size in gradients])
@@ -242,12 +244,14 @@ class Numbers:
 
     def reduce_seconds(self, candidate: Candidate, trained: float) -> float:
         """Adding up a step's gradients over dp."""
-        wide = self.cluster.link(self.placement(candidate).dp_crosses)
+        where = self.placement(candidate)
+        wide = self.cluster.link(where.dp_crosses, beside=where.dp_beside)
         return reduce_seconds(trained * self.width, candidate.zero, candidate.dp, wide)
 
     def gather_seconds(self, candidate: Candidate, trained: float) -> float:
         """Gathering what each copy updated."""
-        wide = self.cluster.link(self.placement(candidate).dp_crosses)
+        where = self.placement(candidate)
+        wide = self.cluster.link(where.dp_crosses, beside=where.dp_beside)
         return gather_seconds(trained * self.width, candidate.zero, candidate.dp, wide)
 
     def update_seconds(self, candidate: Candidate, trained: float, tensors: float) -> float:

@@ -1,7 +1,8 @@
 """What a profile says about blocks: seconds and kept bytes by micro-batch, interpolated between what was measured.
 
 A measurement of one block alone begins with an idle device: until its first kernel runs, nothing does. In a step the
-host is ahead of the device, and that ``start`` is paid once. So a block in a step takes what was measured less it.
+host is ahead of the device, and that ``start`` is paid once. So a block in a step takes what was measured less it. A
+profile bounds the start from both sides (``read``) and doesn't say where between them it is.
 
 Beyond the largest measured micro-batch costs go on in proportion to single kernels, where these were measured: a line
 through small micro-batches would go on with what the host takes there.

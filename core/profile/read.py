@@ -77,7 +77,8 @@ def measured(file: ProfileFile, source: str) -> Measured:
 
 
 def _start(blocks: Sequence[MeasuredBlock], name: str, least: float) -> float:
-    """The median of what doesn't grow with the micro-batch, over blocks of which nearly all does; at least ``least``.
+    """Half way between two bounds: ``least``, what a single kernel waits, and what of blocks doesn't grow with the
+    micro-batch (the median over those of which nearly all does), in which every kernel's own beginning and end is, too.
 
     Time that a host takes for each op, where it binds, isn't among them: there the time doesn't grow.
     """
@@ -87,7 +88,8 @@ def _start(blocks: Sequence[MeasuredBlock], name: str, least: float) -> float:
             first, second, more = getattr(a, name), getattr(b, name), b.micro_batch / a.micro_batch
             if second >= GROWS * more * first:
                 found.append((first * more - second) / (more - 1))
-    return max(median(found), least) if len(found) >= ENOUGH else least
+    most = max(median(found), least) if len(found) >= ENOUGH else least
+    return (least + most) / 2
 
 
 def _blocks(rows: Sequence[BlockRow], source: str) -> tuple[MeasuredBlock, ...]:

@@ -15,7 +15,7 @@ from partita.schedules.zero_bubble import zero_bubble
 GENERATORS = {
     schedule.name: schedule
     for schedule in (
-        Schedule("1f1b", one_f_one_b, generate_of=one_f_one_b_of),
+        Schedule("1f1b", one_f_one_b, arguments={"depth": 0}, generate_of=one_f_one_b_of),
         Schedule("gpipe", gpipe, generate_of=gpipe_of),
         Schedule("interleaved", interleaved, interleaved_lanes, {"lanes": None}),
         Schedule("zb-h1", zero_bubble, weight=True),

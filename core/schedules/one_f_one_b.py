@@ -2,32 +2,40 @@
 
 Stage i of S warms up with S − i − 1 forwards, so that it never holds more than min(c, S − i) of the c micro-batches.
 
+``depth`` lets so many more micro-batches go ahead over each boundary (eager 1F1B; Zhuang et al., 2023, section 4):
+a stage with k stages behind it holds min(c, k + 1 + depth·k). While transfers cost nothing this changes no time. Where
+a round trip takes longer than the turns of the micro-batches that are under way, more of them hide the transfers.
+
 Stages may have unlike numbers of micro-batches (kFkB: a stage of small ones runs several for one of the next). Then a
 stage's backward of turn t comes after as many forwards as the next stage needs for its backward of the same samples,
-and as many more as make one more turn of the next stage, or one: of equal numbers that is t + S − i.
+and as many more as make one more turn of the next stage, or one, and ``depth`` times that: of equal numbers and depth 0
+that is t + S − i.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from partita.errors import PlanError
 from partita.schedules.turn import Turn, check_counts
 
 
-def one_f_one_b(stages: int, micro_batches: int) -> dict[int, list[Turn]]:
-    """Each stage's order of turns."""
+def one_f_one_b(stages: int, micro_batches: int, depth: int = 0) -> dict[int, list[Turn]]:
+    """Each stage's order of turns. PlanError for a depth below 0."""
     check_counts(stages, micro_batches)
-    return one_f_one_b_of([micro_batches] * stages)
+    return one_f_one_b_of([micro_batches] * stages, depth)
 
 
-def one_f_one_b_of(counts: Sequence[int]) -> dict[int, list[Turn]]:
+def one_f_one_b_of(counts: Sequence[int], depth: int = 0) -> dict[int, list[Turn]]:
     """The same for stages of unlike numbers of micro-batches, each of which divides one global batch."""
+    if depth < 0:
+        raise PlanError(f"depth={depth}: the micro-batches that go ahead over a boundary beyond 1F1B's; 0 is the least")
     orders: dict[int, list[Turn]] = {}
     # Of the stage behind: how many forwards come before each backward.
     behind, next_count = [0], 1
     for stage in reversed(range(len(counts))):
         count, last = counts[stage], stage == len(counts) - 1
-        more = max(1, -(-count // next_count))
+        more = max(1, -(-count // next_count)) * (1 + depth)
         before = []
         for micro in range(count):
             # The last turn of the next stage that has some of the same samples, and the samples of its forwards.

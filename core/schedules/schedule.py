@@ -16,8 +16,8 @@ from partita.schedules.turn import Turn
 Lanes = tuple[tuple[int, ...], ...]
 
 
-def a_stage_each(stages: int) -> Lanes:
-    """Lane i serves stage i."""
+def a_stage_each(stages: int, **arguments: int) -> Lanes:
+    """Lane i serves stage i, whatever the schedule's arguments are."""
     return tuple((stage,) for stage in range(stages))
 
 
@@ -27,8 +27,8 @@ class Schedule:
 
     ``generate(stages, micro_batches, **arguments)`` gives each lane's order of turns, ``serve(stages, **arguments)``
     the stages of each lane; both raise PlanError for counts that can't be. ``arguments`` has their default values,
-    None where one must be given. ``weight``: has turns of that phase. ``generate_of(counts)`` gives the order where
-    stages have unlike numbers of micro-batches; None where there is none.
+    None where one must be given. ``weight``: has turns of that phase. ``generate_of(counts, **arguments)`` gives the
+    order where stages have unlike numbers of micro-batches; None where there is none.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Schedule:
     serve: Callable[..., Lanes] = a_stage_each
     arguments: Mapping[str, int | None] = field(default_factory=lambda: MappingProxyType({}))
     weight: bool = False
-    generate_of: Callable[[Sequence[int]], dict[int, list[Turn]]] | None = None
+    generate_of: Callable[..., dict[int, list[Turn]]] | None = None
 
     def __call__(self, stages: int, micro_batches: int, **arguments: int) -> dict[int, list[Turn]]:
         """Each lane's order of turns. PlanError for counts or arguments that the schedule can't have."""
@@ -44,13 +44,13 @@ class Schedule:
 
     def unlike(self, counts: Sequence[int], arguments: Mapping[str, int]) -> dict[int, list[Turn]]:
         """The order for stages of unlike numbers of micro-batches. PlanError for a schedule that has none."""
-        self.complete(arguments)
+        complete = self.complete(arguments)
         if self.generate_of is None:
             raise PlanError(
                 f'schedule "{self.name}" needs as many micro-batches in each stage; these have {listed(counts)}. 1f1b, '
                 "gpipe and explicit turns take any"
             )
-        return self.generate_of(counts)
+        return self.generate_of(counts, **complete)
 
     def lanes(self, stages: int, arguments: Mapping[str, int]) -> Lanes:
         """The stages that each lane serves, ascending. PlanError as for the turns."""

@@ -48,5 +48,6 @@ def division(
         context=prod(size[axis] for axis in flows["sequence"] if axis != "tensor"),
         context_axis=next((axis for axis in flows["sequence"] if axis != "tensor"), "context"),
         samples=prod(size[axis] for axis in flows["batch"]),
+        selective=strategy.recompute == "selective",
         attention=attention,
     )

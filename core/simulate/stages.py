@@ -15,6 +15,7 @@ from math import ceil, prod
 import numpy as np
 
 from partita.cluster import Cluster, Device, Kind, Link
+from partita.cluster.placement import beside
 from partita.cost import state_bytes
 from partita.cost.alike import Alike
 from partita.cost.block import BlockCost, divided_cost
@@ -134,8 +135,9 @@ class Stages:
         names = ["data", *(axis.name for axis in stage.inner)]
         nodes = np.asarray(self.cluster.node_of)[np.asarray(stage.devices)].reshape(sizes)
         varied = [at for at, name in enumerate(names) if name in axes]
-        first = nodes[tuple(slice(0, 1) if at in varied else slice(None) for at in range(len(sizes)))]
-        return self.cluster.link(bool((nodes != first).any()), stage.devices)
+        size = prod(sizes[at] for at in varied)
+        groups = np.moveaxis(nodes, varied, range(-len(varied), 0)).reshape(-1, size)
+        return self.cluster.link(bool((groups != groups[:, :1]).any()), stage.devices, beside(groups))
 
     def group(self, stage: Stage, axes: Collection[str]) -> Group:
         """The devices of a stage that differ along some of its axes alone."""

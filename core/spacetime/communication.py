@@ -113,10 +113,11 @@ def begins_with(program: Program, device: int, stage: int, kind: str) -> tuple[i
     data = program.data_group(device, stage)
     if kind == "reduce":
         return program.devices_of[stage] if program.pieces[stage].partial else data
-    if kind == "weight":
-        return data if program.zero >= 2 else (device,)
     if kind == "update":
-        return data if program.zero in (1, 2) else (device,)
-    if program.zero < (2 if kind == "backward" else 3) or len(data) == 1:
+        return data if program.zeros(stage, copies=False) & {1, 2} else (device,)
+    divided = bool(program.zeros(stage) & ({3} if kind == "forward" else {2, 3}))
+    if kind == "weight":
+        return data if divided else (device,)
+    if not divided or len(data) == 1:
         return program.tensor_group(device, stage)
     return data if program.widths[stage] == 1 else program.devices_of[stage]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partita.errors import PlanError, listed
+from partita.errors import PlanError
 from partita.graph import Graph
 from partita.plan import Plan, Stage
 from partita.spacetime.alike import loss_of, of_stages, require_alike
@@ -12,7 +12,7 @@ from partita.spacetime.preserve import Version, preserve
 from partita.spacetime.program import Program, Share
 from partita.spacetime.prove import prove, prove_any
 from partita.spacetime.schedule import assign, order
-from partita.spacetime.shared import shared_parameters
+from partita.spacetime.shared import require_chunks, shared_parameters
 from partita.spacetime.transform import BlockCode, StageCode, transform
 
 
@@ -20,7 +20,7 @@ def stage_code(stage: Stage) -> StageCode:
     """A stage as transform takes it."""
     return StageCode(
         tuple(
-            BlockCode(block, strategy.cuts, strategy.recompute == "full", strategy.offload)
+            BlockCode(block, strategy.cuts, strategy.recompute, strategy.offload)
             for block, strategy in zip(stage.blocks, stage.strategies, strict=True)
         ),
         (*stage.inner, *(axis for axis in stage.other_axes if axis.kind == "turns")),
@@ -68,19 +68,22 @@ def _program(graphs: Sequence[Graph], plan: Plan) -> Program:
     shared: dict[str, tuple[int, ...]] = {}
     for name, owner, copy in shared_parameters(pieces):
         shared[name] = (*shared.get(name, (owner,)), copy)
-    zeros = {strategy.zero for stage in plan.stages for strategy in stage.strategies}
-    if len(zeros) > 1:
-        raise PlanError(f"blocks of different ZeRO stages can't be lowered yet: {sorted(zeros)}")
-    (zero,) = zeros
-    for name, stages in shared.items() if zero > 1 else ():
-        copies = [plan.stages[stage].dp for stage in stages]
-        if len(set(copies)) > 1:
-            raise PlanError(
-                f'zero={zero}: the stages {listed(stages)} share "{name}" and would divide it over {listed(copies)} '
-                "data-parallel copies each; as many in each work, and so do zero=0 and zero=1"
-            )
+    zero = _zero(graphs[0], plan)
     loss = loss_of(graphs, pieces)
-    return Program(pieces, queues, places, devices_of, shares, tuple(s.inner for s in plan.stages), zero, loss, shared)
+    inner = tuple(stage.inner for stage in plan.stages)
+    found = Program(pieces, queues, places, devices_of, shares, inner, zero, loss, shared)
+    require_chunks(found)
+    return found
+
+
+def _zero(graph: Graph, plan: Plan) -> dict[str, int]:
+    """The ZeRO stage of every parameter: that of the block that owns it, in whichever stages it is read."""
+    of_block = {
+        block: strategy.zero
+        for stage in plan.stages
+        for block, strategy in zip(stage.blocks, stage.strategies, strict=True)
+    }
+    return {name: of_block[users[0]] for name, users in graph.parameter_users.items()}
 
 
 def shares_of(plan: Plan) -> tuple[Share, ...]:

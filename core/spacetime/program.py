@@ -102,7 +102,8 @@ class Region:
 @dataclass(frozen=True)
 class Segment:
     """The ops of one block inside a piece. With ``recompute`` only its inputs are kept for the backward pass; with
-    ``offload`` what is kept is in the host's memory until then.
+    ``offload`` what is kept is in the host's memory until then. ``again`` are runs of its ops, ``ops[start:stop]``,
+    that the backward pass computes again, so that nothing is kept but what a run reads and gives.
 
     ``inputs`` are the values that it reads from outside, ``outputs`` those that others read; parameters are neither.
     """
@@ -114,6 +115,7 @@ class Segment:
     outputs: tuple[str, ...]
     regions: tuple[Region, ...] = ()
     offload: bool = False
+    again: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -265,7 +267,8 @@ class Program:
     """Everything that devices do in one step. ``queues`` has one tuple of tasks for each device.
 
     A device has a place in each stage that it serves; where it serves several, these share the batch alike.
-    ``shares`` are by stage. ``inner[stage]`` are the axes of space inside one copy of a stage, major first.
+    ``shares`` are by stage. ``inner[stage]`` are the axes of space inside one copy of a stage, major first. ``zero``:
+    the ZeRO stage of each parameter's state, 0 for those that aren't named.
     """
 
     pieces: tuple[Piece, ...]
@@ -274,7 +277,7 @@ class Program:
     devices_of: tuple[tuple[int, ...], ...]
     shares: tuple[Share, ...]
     inner: tuple[tuple[Axis, ...], ...]
-    zero: int
+    zero: Mapping[str, int]
     loss: Loss | None
     shared: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
@@ -292,6 +295,11 @@ class Program:
     def widths(self) -> tuple[int, ...]:
         """How many devices hold one copy of each stage."""
         return tuple(prod(axis.size for axis in axes) for axes in self.inner)
+
+    def zeros(self, stage: int, *, copies: bool = True) -> frozenset[int]:
+        """The ZeRO stages of what a stage reads; without ``copies`` of what it owns."""
+        piece = self.pieces[stage]
+        return frozenset(self.zero.get(name, 0) for name in piece.parameters if copies or name not in piece.copies)
 
     @cached_property
     def loss_stage(self) -> int | None:

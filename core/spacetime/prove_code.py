@@ -155,6 +155,7 @@ def _segment(
         made[local.op.name] = _run(graph, ops, local, inside, f'block "{segment.block}"', sizes)
     for region in segment.regions:
         _region(segment, region)
+    _again(segment)
     _in_turns(segment, axes_of_turns={region.axis for region in segment.regions})
     given = {}
     for name in segment.outputs:
@@ -188,6 +189,27 @@ def _region(segment: Segment, region: Region) -> None:
                 f'op "{made[name].op.name}" runs {region.size} times in turns of "{region.axis}"; what it makes, '
                 f'"{name}", ' + (f'is read by "{reader}" after them, and isn\'t their sum' if reader else "is lost")
             )
+
+
+def _again(segment: Segment) -> None:
+    """Whether the runs that are computed again are some, stand apart, and don't reach out of a region of turns."""
+    place = 0
+    for start, stop in segment.again:
+        if not place <= start < stop <= len(segment.ops):
+            raise PlanError(
+                f'block "{segment.block}" has {len(segment.ops)} ops, of which the runs {list(segment.again)} '
+                "can't be computed again: each has ops, after those of the one before it"
+            )
+        place = stop
+        for region in segment.regions:
+            shared = max(start, region.start), min(stop, region.stop)
+            if shared[0] < shared[1] and shared != (start, stop):
+                raise PlanError(
+                    f'op "{segment.ops[shared[0]].op.name}" runs in turns of "{region.axis}"; the run of ops '
+                    f'{start} to {stop - 1} of block "{segment.block}", which is computed again, has others too'
+                )
+    if segment.again and segment.recompute:
+        raise PlanError(f'block "{segment.block}" is computed again as a whole, and runs of its ops once more')
 
 
 def _in_turns(segment: Segment, axes_of_turns: set[str]) -> None:

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from partita.errors import PlanError
+from partita.errors import PlanError, listed
 from partita.graph import Graph
 from partita.graph.model import ITEM_BYTES
 from partita.spacetime.communication import Meshes
-from partita.spacetime.program import Piece, Task, Transfer
+from partita.spacetime.program import Piece, Program, Task, Transfer
 
 
 def shared_parameters(pieces: Sequence[Piece]) -> list[tuple[str, int, int]]:
@@ -85,3 +85,26 @@ def require_counterparts(pieces: Sequence[Piece], name: str, owner: int, copy: i
                 f'parameter "{name}" is shared by the stages {owner} and {copy}; device {device} is number '
                 f"{places[0]} of a copy of the one and number {places[1]} of the other; the same in both works"
             )
+
+
+def require_chunks(program: Program) -> None:
+    """PlanError unless stages that share a parameter, of which ZeRO 2 and 3 keep a chunk on each copy, have the same
+    chunks: in each the same devices, where one serves both, and as many."""
+    for name, stages in program.shared.items():
+        if (zero := program.zero.get(name, 0)) < 2:
+            continue
+        copies = [program.dp[stage] for stage in stages]
+        if len(set(copies)) > 1:
+            raise PlanError(
+                f'zero={zero}: the stages {listed(stages)} share "{name}" and would divide it over {listed(copies)} '
+                "data-parallel copies each; as many in each work, and so do zero=0 and zero=1"
+            )
+        over = {(d, program.data_group(d, stage)) for stage in stages for d in program.devices_of[stage]}
+        for device, members in sorted(over) if copies[0] > 1 else ():
+            others = [other for at, other in over if at == device and other != members]
+            if others or list(members) != sorted(members):
+                raise PlanError(
+                    f'zero={zero}: the stages {list(stages)} share "{name}", which device {device} would divide over '
+                    f"the devices {' and '.join(str(list(found)) for found in (members, *others))}; it takes the same "
+                    "devices in each, in ascending order. zero=0 and zero=1 work"
+                )

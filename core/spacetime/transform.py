@@ -12,10 +12,12 @@ from math import gcd, prod
 
 from partita.errors import PlanError, divisors, listed
 from partita.graph import Graph
+from partita.graph.attention import insides
 from partita.graph.cuts import CutClass, block_cuts, core_ops
 from partita.graph.flows import FLOWS, Tags, flow_tags
-from partita.plan import Axis, Cut
+from partita.plan import Axis, Cut, Recompute
 from partita.redistribution import Layout
+from partita.spacetime.again import together
 from partita.spacetime.cutting import BlockCutter, StageState
 from partita.spacetime.needs import ClassCut
 from partita.spacetime.parts import Part
@@ -34,12 +36,12 @@ RANDOM = frozenset(
 
 @dataclass(frozen=True)
 class BlockCode:
-    """What transform needs to know of a block: its cuts along the inner axes, whether it is computed again or
-    offloaded."""
+    """What transform needs to know of a block: its cuts along the inner axes, what of it is computed again, whether it
+    is offloaded."""
 
     name: str
     cuts: tuple[Cut, ...]
-    recompute: bool
+    recompute: Recompute
     offload: bool = False
 
 
@@ -199,7 +201,10 @@ def _segment(
     graph: Graph, block: BlockCode, blocks: Sequence[BlockCutter], position: int, outputs: tuple[str, ...]
 ) -> Segment:
     """A block's code with what it reads from outside and what others read of it (later blocks, or other stages)."""
-    ops = blocks[position].ops
+    ops: list[LocalOp] = blocks[position].ops
+    again: list[tuple[int, int]] = []
+    if block.recompute == "selective":
+        ops, again = together(ops, blocks[position].regions, insides(graph, block.name), block.name)
     made = {name for local in ops for name in local.op.outputs}
     read = dict.fromkeys(name for local in ops for name in local.op.inputs)
     later = set(outputs)
@@ -207,10 +212,10 @@ def _segment(
         own = {name for local in other.ops for name in local.op.outputs}
         later.update(name for local in other.ops for name in local.op.inputs if name not in own)
     return Segment(
-        block.name, tuple(ops), block.recompute,
+        block.name, tuple(ops), block.recompute == "full",
         inputs=tuple(name for name in read if name not in made and _role(graph, name) != "parameter"),
         outputs=tuple(name for local in ops for name in local.op.outputs if name in later),
-        regions=tuple(blocks[position].regions), offload=block.offload,
+        regions=tuple(blocks[position].regions), offload=block.offload, again=tuple(again),
     )  # fmt: skip
 
 

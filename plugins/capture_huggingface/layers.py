@@ -12,7 +12,8 @@ from partita.plugins.capture_huggingface.builder import Builder, Shape
 ACTIVATIONS: dict[str, tuple[str, dict[str, str]]] = {
     "gelu": ("gelu", {}),
     "gelu_python": ("gelu", {}),
-    "gelu_new": ("gelu", {"approximate": "tanh"}),
+    # Modules compute it in eight ops, and keep what lies between them.
+    "gelu_new": ("gelu_new", {}),
     "gelu_fast": ("gelu", {"approximate": "tanh"}),
     "gelu_pytorch_tanh": ("gelu", {"approximate": "tanh"}),
     "relu": ("relu", {}),

@@ -33,14 +33,24 @@ def export(plan: Plan) -> Exported:
             f"It has tp={numbers.tp}, and DeepSpeed's configuration can't say how layers are cut; --to megatron can, "
             f"or plan with --fix tp=1. {KEEP}"
         )
-    if numbers.recompute is None:
-        reasons.append("It recomputes some of its blocks only; DeepSpeed recomputes all or none.")
+    reasons += partly(plan, NAME)
     if reasons:
         raise Inexpressible(NAME, reasons)
     files: dict[str, Any] = {"deepspeed.json": configuration(plan, numbers)}
     if numbers.pp > 1:
         files["stages.json"] = boundaries(plan, numbers)
     return Exported(NAME, files, len(plan.devices), tuple(_notes(plan, numbers)))
+
+
+def partly(plan: Plan, framework: str) -> list[str]:
+    """The reason why a framework that computes all blocks again or none can't take the plan."""
+    every = {strategy.recompute for stage in plan.stages for strategy in stage.strategies}
+    if "selective" in every:
+        return [
+            f"It computes the inside of attention again (recompute=selective); {framework} recomputes whole blocks, "
+            "all or none."
+        ]
+    return [f"It recomputes some of its blocks only; {framework} recomputes all or none."] if len(every) > 1 else []
 
 
 def configuration(plan: Plan, numbers: Uniform, **more: Any) -> dict[str, Any]:

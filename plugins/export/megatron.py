@@ -65,6 +65,14 @@ def split(counts: tuple[int, ...]) -> list[str]:
 
 def _recompute(found: Layers) -> tuple[list[str], list[str]]:
     """The options, or the reason why there are none."""
+    kinds = [strategy.recompute for stage in found.strategies for strategy in stage]
+    if inside := kinds.count("selective"):
+        if inside == found.total:
+            return ["--recompute-granularity", "selective"], []
+        return [], [
+            f"It computes the inside of attention again in {inside} of {found.total} layers; Megatron does so in all "
+            "(--recompute-granularity selective) or in none."
+        ]
     again = [[strategy.recompute == "full" for strategy in stage] for stage in found.strategies]
     every = [flag for stage in again for flag in stage]
     if not any(every):

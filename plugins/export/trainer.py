@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from partita.plan import Plan
-from partita.plugins.export.deepspeed import KEEP, configuration
+from partita.plugins.export.deepspeed import KEEP, configuration, partly
 from partita.plugins.export.exported import Exported, Inexpressible
 from partita.plugins.export.uniform import Uniform, uniform
 
@@ -42,8 +42,7 @@ def replicas(plan: Plan, framework: str) -> Uniform:
     if cut:
         only = ", ".join(f"--fix {name.split('=')[0]}=1" for name in cut)
         reasons.append(f"It has {' and '.join(cut)}, for which {framework} has no setting; plan with {only}. {KEEP}")
-    if numbers.recompute is None:
-        reasons.append(f"It recomputes some of its blocks only; {framework} recomputes all or none.")
+    reasons += partly(plan, framework)
     if reasons:
         raise Inexpressible(framework, reasons)
     return numbers

@@ -18,7 +18,7 @@ PRECISIONS = ("fp32", "bf16", "fp16")
 
 @dataclass(frozen=True)
 class Uniform:
-    """The numbers that all stages share. ``recompute`` is None where some blocks are computed again and others not."""
+    """The numbers that all stages share. ``recompute`` is None where blocks differ in what is computed again."""
 
     pp: int
     dp: int
@@ -47,15 +47,13 @@ def uniform(plan: Plan, framework: str) -> tuple[Uniform, list[str]]:
         *_order(plan, framework),
         *_offload(plan, framework),
     ]
-    zeros = {strategy.zero for stage in plan.stages for strategy in stage.strategies}
-    if len(zeros) > 1:
-        reasons.append(f"Its blocks have the ZeRO stages {listed(sorted(zeros))}; {framework} has one for all.")
     if plan.precision not in PRECISIONS:
         reasons.append(f"{framework} does not train in {plan.precision}; {', '.join(PRECISIONS)} work.")
     recomputes = sorted({strategy.recompute for stage in plan.stages for strategy in stage.strategies})
     shared = Uniform(
         pp=len(plan.stages), dp=first.dp, tp=first.tp, micro_batch=first.samples // first.dp,
-        micro_batches=first.micro_batches, zero=max(zeros), recompute=recomputes[0] if len(recomputes) == 1 else None,
+        micro_batches=first.micro_batches, zero=first.strategies[0].zero,
+        recompute=recomputes[0] if len(recomputes) == 1 else None,
     )  # fmt: skip
     return shared, reasons
 
@@ -96,9 +94,7 @@ def _order(plan: Plan, framework: str) -> list[str]:
         return [f"Its order is of {order.stages} stages and it has {len(plan.stages)}."]
     # Schedules that come to the same order are the same, such as all of them with one micro-batch.
     if order.generator == "turns" or _turns(order) != one_f_one_b(order.stages, order.micro_batches):
-        return [
-            f'{framework} has no schedule "{order.generator}", it orders turns as 1f1b; plan with --fix schedule=1f1b.'
-        ]
+        return [f'{framework} has no schedule "{order.words}", it orders turns as 1f1b; plan with --fix schedule=1f1b.']
     return []
 
 

@@ -23,9 +23,9 @@ def gpipe(draft: Draft) -> None:
 
 
 def one_f_one_b(draft: Draft) -> None:
-    """One forward and one backward in turn."""
+    """One forward and one backward in turn; ``depth`` more micro-batches go ahead over each boundary (default 0)."""
     staged(draft)
-    op_order(draft, "1f1b")
+    op_order(draft, "1f1b", depth=draft.argument("depth", 0, least=0))
 
 
 def zero_bubble(draft: Draft) -> None:

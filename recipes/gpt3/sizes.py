@@ -1,7 +1,8 @@
 """The sizes of GPT-3 (Brown et al., 2020, "Language Models are Few-Shot Learners", table 2.1) as gpt2 configurations.
 
 Attention is dense in all layers; the paper alternates dense and locally banded sparse ones. It states no dropout, so
-there is none.
+there is none. GELU is the tanh approximation by torch's one kernel: GPT-2's "gelu_new" is the same function in eight,
+which keep nearly twice as many bytes of a layer.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def config(name: str) -> dict[str, Any]:
         "n_embd": size.width,
         "n_layer": size.layers,
         "n_head": size.heads,
-        "activation_function": "gelu_new",
+        "activation_function": "gelu_pytorch_tanh",
         "resid_pdrop": 0.0,
         "embd_pdrop": 0.0,
         "attn_pdrop": 0.0,

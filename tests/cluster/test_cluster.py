@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -147,6 +148,34 @@ def test_links_between_stages_and_replicas():
     four_stages = place(cluster, 1, 2, 4)
     assert four_stages.boundary_crosses == (False, True, False)
     assert place(cluster, 8, 1, 1).dp_crosses
+
+
+@pytest.mark.parametrize(
+    ("nodes", "dp", "tp", "pp", "tp_beside", "dp_beside"),
+    [
+        ((8, 8), 16, 1, 1, 1, 8),  # one ring through both nodes, over eight ports
+        ((8, 8), 2, 8, 1, 8, 1),  # each of eight rings has one device in a node
+        ((8, 8), 1, 16, 1, 8, 1),
+        ((8, 8), 4, 4, 1, 4, 2),
+        ((4, 4), 4, 2, 1, 2, 2),
+        ((4, 2), 6, 1, 1, 1, 2),  # the node with fewer ports says how fast it is
+        ((8, 8), 8, 1, 2, 1, 8),
+    ],
+)
+def test_a_ring_has_the_ports_of_its_members(nodes, dp, tp, pp, tp_beside, dp_beside):
+    a100 = parse_cluster("2x8xa100-80gb")
+    cluster = replace(a100, nodes=nodes)
+    where = place(cluster, dp, tp, pp)
+    assert (where.tp_beside, where.dp_beside) == (tp_beside, dp_beside)
+    port, inside = (link.reached_bytes_per_second for link in (cluster.kind.inter_node, cluster.kind.intra_node))
+    for beside in (tp_beside, dp_beside):
+        # Of B bytes a ring of n sends 2(n − 1)/n·B over each hop; a node's members share a hop between nodes.
+        assert cluster.link(True, beside=beside).reached_bytes_per_second == pytest.approx(min(beside * port, inside))
+        assert cluster.link(True, beside=beside).latency_seconds == cluster.kind.inter_node.latency_seconds
+        assert cluster.link(False, beside=beside) == cluster.link(False)
+    together = port * max(nodes) / 2
+    shared = cluster.with_kinds(lambda kind: replace(kind, node_bytes_per_second=together))
+    assert shared.link(True, beside=2).bytes_per_second == pytest.approx(together * 2 / max(nodes))
 
 
 def test_a_cluster_grows_by_devices_or_by_nodes():

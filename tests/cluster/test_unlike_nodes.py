@@ -272,6 +272,21 @@ def test_the_slower_of_two_ways_binds(crosses, devices, speed, latency):
     assert (found.reached_bytes_per_second, found.latency_seconds) == (speed, latency)
 
 
+@pytest.mark.parametrize(
+    ("devices", "beside", "speed"),
+    [
+        ((0, 1, 6, 7), 2, 40.0),
+        ((0, 1, 6, 7), 4, 80.0),
+        ((0, 1, 6, 7), 8, 100.0),  # no more than passes inside the node
+        ((2, 3), 2, 16.0),
+        ((2, 3), 4, 25.0),
+        ((0, 1, 2, 3), 2, 16.0),
+    ],
+)
+def test_a_ring_s_ports_are_those_of_each_node(devices, beside, speed):
+    assert links().link(True, devices, beside).reached_bytes_per_second == speed
+
+
 def test_the_slowest_link_is_the_one_that_reaches_least():
     found = slowest([Link(100.0, 0.1, 0.1), Link(20.0, 0.3)])
     assert found == Link(100.0, 0.3, 0.1)

@@ -22,7 +22,8 @@ STATISTICS = 2 * 8 * S * B
 
 
 def gpt(dropout: float = 0.1):
-    config = {"model_type": "gpt2", "vocab_size": 512, "n_positions": S, "n_embd": H, "n_layer": 2, "n_head": A,
+    config = {"model_type": "gpt2", "activation_function": "gelu_pytorch_tanh",
+              "vocab_size": 512, "n_positions": S, "n_embd": H, "n_layer": 2, "n_head": A,
               "attn_pdrop": dropout, "embd_pdrop": dropout, "resid_pdrop": dropout}  # fmt: skip
     return capture_config(config, seq=S, samples=B, dtype="float16")
 

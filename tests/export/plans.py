@@ -24,24 +24,25 @@ def made(layout: Layout, layers: int = 4, samples: int = 3, precision: str = "fp
     return plan(graph(layers, samples), layout, precision)
 
 
-def split(counts: tuple[int, ...], recompute: bool = False) -> Plan:
+def split(counts: tuple[int, ...]) -> Plan:
     """Stages of so many transformer layers, two copies of each; the embedding on the first, the head on the last."""
     sizes = list(counts)
     sizes[0] += 1
     sizes[-1] += 1
-    layout = Layout(pp=len(counts), dp=2, micro_batches=4, sizes=tuple(sizes), recompute=recompute)
+    layout = Layout(pp=len(counts), dp=2, micro_batches=4, sizes=tuple(sizes))
     return made(layout, layers=sum(counts))
 
 
 def recomputing(counts: tuple[int, ...], flags: tuple[str, ...]) -> Plan:
-    """A split whose layers are computed again where a stage's flags have an R; embedding and head are not."""
+    """A split whose layers are computed again where a stage's flags have an R, and their attention where they have an
+    S; embedding and head are not."""
     plan = split(counts)
     stages = list(plan.stages)
     for index, word in enumerate(flags):
         ends = ("-" if index == 0 else "", "-" if index == len(counts) - 1 else "")
         letters = f"{ends[0]}{word}{ends[1]}"
         strategies: list[Strategy] = [
-            replace(strategy, recompute="full" if letter == "R" else "none")
+            replace(strategy, recompute={"R": "full", "S": "selective", "-": "none"}[letter])
             for strategy, letter in zip(stages[index].strategies, letters, strict=True)
         ]
         stages[index] = replace(stages[index], strategies=tuple(strategies))

@@ -76,6 +76,7 @@ BEYOND: dict[str, tuple[Callable[[], Plan], list[str]]] = {
     "sequence-parallel": (
         lambda: of_library("sequence-parallel"), ['block "embedding" has its sequence cut along tensor']
     ),
+    "zeros": (lambda: made(Layout(pp=2, dp=2, zero=(1, 0))), ["its blocks have the ZeRO stages 0 and 1"]),
     "unlike": (unlike, ["the stages have tp 1 and 2", "the stages have dp 2 and 1"]),
 }  # fmt: skip
 

@@ -35,7 +35,7 @@ def test_deepspeed_reads_the_batch_zero_and_precision(pool: Pool, zero: int, pre
     [
         (Layout(pp=2, dp=2, micro_batches=3, zero=1), 4),
         (Layout(pp=4, micro_batches=2, sizes=(1, 2, 2, 3)), 6),
-        (Layout(pp=2, micro_batches=2, sizes=(4, 1), recompute=True), 3),
+        (Layout(pp=2, micro_batches=2, sizes=(4, 1), recompute="full"), 3),
     ],
 )
 def test_deepspeed_pipelines_the_blocks_of_the_plan(pool: Pool, layout: Layout, layers: int) -> None:
@@ -44,7 +44,7 @@ def test_deepspeed_pipelines_the_blocks_of_the_plan(pool: Pool, layout: Layout, 
     config, stages = exported.files["deepspeed.json"], exported.files["stages.json"]
     assert stages["block_counts"] == [len(stage.blocks) for stage in plan.stages]
     assert stages["parts"] == [0, *accumulate(stages["block_counts"])]
-    assert stages["activation_checkpoint_interval"] == int(layout.recompute)
+    assert stages["activation_checkpoint_interval"] == int(layout.recompute == "full")
     outcomes = pool.run(frameworks.deepspeed_pipeline, exported.processes, config, stages, timeout=120)
     # Rank r of DeepSpeed is the r-th device of the plan.
     blocks = [
@@ -100,6 +100,7 @@ def test_c01_megatron_builds_every_layer_where_the_plan_has_it(
         (("--", "--"), (None, None, None)),
         (("RR", "RR"), ("full", "uniform", 1)),
         (("R-", "R-"), ("full", "block", 1)),
+        (("SS", "SS"), ("selective", None, None)),
     ],
 )
 def test_megatron_recomputes_what_the_plan_does(pool: Pool, flags: tuple[str, str], right: tuple[object, ...]) -> None:
@@ -123,7 +124,10 @@ def test_megatron_gets_the_rest_of_the_plan(pool: Pool) -> None:
 
 @pytest.mark.parametrize("zero", [0, 2, 3])
 def test_the_trainer_contradicts_nothing(pool: Pool, tmp_path: Path, zero: int) -> None:
-    plan = made(Layout(dp=2, micro_batches=5, zero=zero, recompute=zero == 2), precision="bf16" if zero else "fp32")
+    plan = made(
+        Layout(dp=2, micro_batches=5, zero=zero, recompute="full" if zero == 2 else "none"),
+        precision="bf16" if zero else "fp32",
+    )
     (arguments,) = trainer.export(plan).files.values()
     right = {
         "world": 2, "batch": 3, "accumulation": 5, "zero": zero, "clipping": 1.0, "optim": "adamw_torch",

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from partita.plan import Plan
+from partita.plan import Order, Plan
 from partita.plugins.capture_huggingface import capture_config
 from partita.plugins.export.exported import Inexpressible
 from partita.plugins.export.verb import FRAMEWORKS, exporter
@@ -38,6 +38,7 @@ PLANS: dict[str, Callable[[], Plan]] = {
     "idle": lambda: replace(split((2, 2)), idle_devices=(4, 5)),
     "moved": lambda: replace(split((2, 2)), stages=tuple(reversed(split((2, 2)).stages))),
     "gpipe": lambda: made(Layout(pp=2, micro_batches=4, schedule="gpipe")),
+    "ahead": lambda: replace(split((2, 2)), order=Order("1f1b", 2, 4, {"depth": 1})),
     "fp64": lambda: made(Layout(dp=2), precision="fp64"),
     "zero 2 in stages": lambda: made(Layout(pp=2, dp=2, zero=2)),
     "zero 3": lambda: made(Layout(dp=2, zero=3)),
@@ -45,6 +46,8 @@ PLANS: dict[str, Callable[[], Plan]] = {
     "pieces": lambda: made(Layout(tp=2)),
     "both": lambda: made(Layout(pp=2, tp=2)),
     "last layer again": lambda: recomputing((2, 2), ("-R", "-R")),
+    "attention again": lambda: recomputing((2, 2), ("SS", "SS")),
+    "attention of one stage": lambda: recomputing((2, 2), ("SS", "R-")),
     "one stage again": lambda: recomputing((2, 2), ("RR", "--")),
     "t5": lambda: plan(capture_config(T5, samples=2, seq=8), Layout(pp=2)),
     "vit": lambda: plan(capture_config(VIT, samples=2), Layout(pp=2)),
@@ -77,6 +80,7 @@ EVERY = " ".join(FRAMEWORKS)
         ("idle", EVERY, "plan for a cluster of 4 devices"),
         ("moved", EVERY, "It puts rank 0 on device 2"),
         ("gpipe", EVERY, 'no schedule "gpipe", it orders turns as 1f1b; plan with --fix schedule=1f1b'),
+        ("ahead", EVERY, 'no schedule "1f1b depth=1", it orders turns as 1f1b; plan with --fix schedule=1f1b'),
         ("fp64", EVERY, "does not train in fp64; fp32, bf16, fp16 work"),
         ("zero 2 in stages", "deepspeed", "DeepSpeed's pipeline takes the ZeRO stages 0 and 1, not 2"),
         ("zero 2 in stages", "megatron", "divides what ZeRO-1 does, not ZeRO-2"),
@@ -93,6 +97,12 @@ EVERY = " ".join(FRAMEWORKS)
         ("last layer again", "megatron", "Its stages recompute 1 and 1 of 2 and 2 layers"),
         ("one stage again", "megatron", "Its stages recompute 2 and 0 of 2 and 2 layers"),
         ("last layer again", "deepspeed trainer accelerate", "It recomputes some of its blocks only"),
+        (
+            "attention of one stage",
+            "megatron",
+            "the inside of attention again in 2 of 4 layers; Megatron does so in all",
+        ),
+        ("attention again", "deepspeed trainer accelerate", "It computes the inside of attention again"),
         ("t5", "megatron", 'block "between.0" comes where "encoder.block.2" would'),
         ("vit", "megatron", "Its samples have no tokens"),
         ("offload", EVERY, 'What block "head" keeps for its backward pass waits in the host\'s memory'),

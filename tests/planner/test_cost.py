@@ -19,7 +19,8 @@ from partita.plugins.capture_huggingface import capture_config
 
 
 def gpt(hidden: int, heads: int, seq: int = 2048, samples: int = 1, layers: int = 2):
-    config = {"model_type": "gpt2", "vocab_size": 50257, "n_positions": seq, "n_embd": hidden, "n_layer": layers,
+    config = {"model_type": "gpt2", "activation_function": "gelu_pytorch_tanh",
+              "vocab_size": 50257, "n_positions": seq, "n_embd": hidden, "n_layer": layers,
               "n_head": heads, "attn_pdrop": 0, "embd_pdrop": 0, "resid_pdrop": 0}  # fmt: skip
     return capture_config(config, seq=seq, samples=samples)
 

@@ -131,7 +131,7 @@ def test_a_plan_takes_the_measured_blocks():
     assert kept == pytest.approx(8 * 32 * 2048 * 1024, rel=0.005)
 
 
-def test_what_does_not_grow_is_the_start(tmp_path):
+def test_half_of_what_does_not_grow_is_the_start(tmp_path):
     """Blocks that take 0.3 ms and 1 ms a sample forward, 0.5 and 2 backward; one that the host binds takes no part."""
     times = [row(hidden=64 * k, micro_batch=m, fwd_ms=0.3 + m, bwd_ms=0.5 + 2 * m) for k in range(1, 5) for m in (2, 4)]
     times += [row(hidden=640, micro_batch=m, fwd_ms=0.9, bwd_ms=1.8) for m in (2, 4)]
@@ -141,8 +141,9 @@ def test_what_does_not_grow_is_the_start(tmp_path):
         + [{**row(params=100, hidden=64), "micro_batch": 8, "fwd_ms": 8.3, "bwd_ms": 16.5}],
     )
     found = profiled(parse_cluster("1xh200"), path, "bf16").device.measured
-    assert found.start_forward_seconds == pytest.approx(0.3e-3)
-    assert found.start_backward_seconds == pytest.approx(0.5e-3)
+    # Half of it: without single kernels, the least that a start can be is nothing.
+    assert found.start_forward_seconds == pytest.approx(0.15e-3)
+    assert found.start_backward_seconds == pytest.approx(0.25e-3)
 
 
 def test_reasons_say_what_is_measured_and_what_is_extrapolated():

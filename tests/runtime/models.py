@@ -54,7 +54,7 @@ class TranslationLoss(nn.Module):
         return cross_entropy(logits, labels)
 
 
-def gpt2(dropout: float = 0.0, tied: bool = True) -> nn.Module:
+def gpt2(dropout: float = 0.0, tied: bool = True, attention: str = "sdpa") -> nn.Module:
     """4 layers, 4 heads; the head's weight is the embedding's unless ``tied`` is false."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -63,7 +63,7 @@ def gpt2(dropout: float = 0.0, tied: bool = True) -> nn.Module:
             GPT2Config(
                 n_layer=4, n_embd=32, n_head=4, vocab_size=VOCABULARY, n_positions=SEQ, use_cache=False,
                 resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout, tie_word_embeddings=tied,
-                bos_token_id=0, eos_token_id=0,
+                bos_token_id=0, eos_token_id=0, attn_implementation=attention,
             )
         )
     )  # fmt: skip
@@ -368,6 +368,8 @@ MODELS = {
     "gpt2 untied": Model(lambda: gpt2(tied=False)),
     "gpt2 shifted": Model(Shifted),
     "gpt2 dropout": Model(lambda: gpt2(dropout=0.1)),
+    # Scores, softmax, dropout and the weighted sum as ops of their own.
+    "gpt2 written out": Model(lambda: gpt2(dropout=0.1, attention="eager")),
     "gpt2 frozen start": Model(lambda: partly_frozen("wte", "wpe", "h.0", "h.1")),
     "gpt2 frozen middle": Model(lambda: partly_frozen("h.1", "h.2")),
     "llama": Model(llama),

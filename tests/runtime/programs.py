@@ -10,7 +10,7 @@ from typing import Literal
 from partita.graph import Graph
 from partita.graph.cuts import block_cuts
 from partita.graph.flows import FLOWS
-from partita.plan import BATCH_CUT, UNPREDICTED, Axis, Cut, Order, Plan, Search, Stage, Strategy
+from partita.plan import BATCH_CUT, UNPREDICTED, Axis, Cut, Order, Plan, Recompute, Search, Stage, Strategy
 from partita.spacetime.lower import lower
 from partita.spacetime.program import Program
 
@@ -20,7 +20,8 @@ class Layout:
     """How a model is divided: stages, copies, pieces, micro-batches; ``sizes`` are blocks a stage, else evenly.
 
     ``cuts`` are along the inner axes, of which ``other_axes`` are those beside ``tensor``; a block has those for which
-    it has dims. Without any, ``tensor`` cuts every class of dims.
+    it has dims. Without any, ``tensor`` cuts every class of dims. ``zero``: of all, or of each stage; ``zeros``: of
+    some blocks, by their number.
     """
 
     pp: int = 1
@@ -29,8 +30,9 @@ class Layout:
     micro_batches: int = 2
     schedule: Literal["1f1b", "gpipe"] = "1f1b"
     sizes: tuple[int, ...] = ()
-    recompute: bool = False
-    zero: int = 0
+    recompute: Recompute = "none"
+    zero: int | tuple[int, ...] = 0
+    zeros: tuple[tuple[int, int], ...] = ()
     cuts: tuple[Cut, ...] = ()
     other_axes: tuple[Axis, ...] = ()
 
@@ -60,7 +62,7 @@ def plan(graph: Graph, layout: Layout, precision: str = "fp32") -> Plan:
     stages = tuple(
         Stage(
             f"stage {index}", blocks, tuple(range(index * each, (index + 1) * each)), dp, tp, samples, c,
-            tuple(_strategy(graph, block, layout) for block in blocks), layout.other_axes,
+            tuple(_strategy(graph, index, block, layout) for block in blocks), layout.other_axes,
         )
         for index, blocks in enumerate(layout.stages([block.name for block in graph.blocks]))
     )  # fmt: skip
@@ -72,12 +74,14 @@ def plan(graph: Graph, layout: Layout, precision: str = "fp32") -> Plan:
     )  # fmt: skip
 
 
-def _strategy(graph: Graph, block: str, layout: Layout) -> Strategy:
+def _strategy(graph: Graph, stage: int, block: str, layout: Layout) -> Strategy:
     names = dict.fromkeys(cut.name for cut in block_cuts(graph, block))
     cuts = tuple(cut for cut in layout.cuts if cut.dim in FLOWS or cut.dim in names)
     if layout.tp > 1 and not layout.cuts:
         cuts = tuple(Cut(name, ("tensor",)) for name in names)
-    return Strategy((BATCH_CUT, *cuts), layout.zero, "full" if layout.recompute else "none")
+    zero = layout.zero if isinstance(layout.zero, int) else layout.zero[stage]
+    number = [found.name for found in graph.blocks].index(block)
+    return Strategy((BATCH_CUT, *cuts), dict(layout.zeros).get(number, zero), layout.recompute)
 
 
 def program(graph: Graph, layout: Layout) -> Program:

@@ -19,7 +19,7 @@ CASES = {
     **{f"dp2 zero{zero}": Case("gpt2 dropout", Layout(dp=2, zero=zero)) for zero in (0, 1, 2)},
     "dp2 zero3": Case("gpt2 dropout", Layout(dp=2, zero=3), config=PARTITIONED),
     "pp2": Case("gpt2 dropout", Layout(pp=2)),
-    "pp2 recompute": Case("gpt2 dropout", Layout(pp=2, recompute=True)),
+    "pp2 recompute": Case("gpt2 dropout", Layout(pp=2, recompute="full")),
     "pp2 dp2 zero1": Case("gpt2 dropout", Layout(pp=2, dp=2, zero=1)),
     "pp2 tp2": Case("gpt2 dropout", Layout(pp=2, tp=2)),
     "pp2 zero1 bf16": Case("gpt2 dropout", Layout(pp=2, zero=1), dtype="bfloat16"),

@@ -31,9 +31,10 @@ LAYOUTS = {
     "pp2 tp2 zero1": Layout(pp=2, tp=2, zero=1),
     **{f"dp2 tp2 zero{zero}": Layout(dp=2, tp=2, zero=zero) for zero in (0, 1, 2, 3)},
     "pp4 uneven": Layout(pp=4, sizes=(1, 3, 1, 1)),
-    "pp2 recompute": Layout(pp=2, recompute=True),
-    "pp2 tp2 recompute": Layout(pp=2, tp=2, recompute=True),
-    "dp2 zero3 recompute": Layout(dp=2, zero=3, recompute=True),
+    "pp2 recompute": Layout(pp=2, recompute="full"),
+    "pp2 tp2 recompute": Layout(pp=2, tp=2, recompute="full"),
+    "dp2 zero3 recompute": Layout(dp=2, zero=3, recompute="full"),
+    "dp2 zero3 selective": Layout(dp=2, zero=3, recompute="selective"),
     **{f"pp4 {count} micro-batches": Layout(pp=4, micro_batches=count) for count in (1, 3, 5)},
     **{f"pp2 dp2 zero1 {count} micro-batches": Layout(pp=2, dp=2, zero=1, micro_batches=count) for count in (1, 3)},
 }
@@ -121,7 +122,7 @@ def test_clipping_is_by_the_norm_of_the_whole_model(pool: Pool, model: str, name
 @pytest.mark.parametrize("name", ["pp2", "tp2", "pp2 tp2", "dp2 zero1", "dp2 zero3"])
 def test_recomputation_repeats_its_dropout(pool: Pool, name: str) -> None:
     case = Case("gpt2 dropout", LAYOUTS[name], engine="deepspeed")
-    again = replace(case, layout=replace(case.layout, recompute=True))
+    again = replace(case, layout=replace(case.layout, recompute="full"))
     for losses, differences in pool.run(gradients_of_both, case.layout.devices, case, again, timeout=120):
         assert losses[0] == losses[1]
         assert {name: error for name, error in differences.items() if error} == {}

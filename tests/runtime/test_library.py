@@ -14,6 +14,7 @@ ROWS = {
     "interleaved": Row("interleaved", 2, numbers={"chunks": 2}),
     "interleaved, copies": Row("interleaved", 4, numbers={"pp": 2, "chunks": 2}, copies=2, micro_batches=2),
     "interleaved, pieces": Row("interleaved", 4, "llama", numbers={"pp": 2, "tp": 2, "chunks": 2}, micro_batches=2),
+    "1f1b, more ahead": Row("1f1b", 4, numbers={"pp": 2, "depth": 1}, copies=2),
     "zero-bubble": Row("zero-bubble", 2),
     "zero-bubble, pieces": Row("zero-bubble", 4, numbers={"pp": 2, "tp": 2}),
     "zero-bubble, encoder and decoder": Row("zero-bubble", 2, "t5"),

@@ -14,7 +14,7 @@ LAYOUTS = {
     "tp2": Layout(tp=2, schedule="gpipe"),
     "pp2 tp2": Layout(pp=2, tp=2),
     "dp2 tp2": Layout(dp=2, tp=2, schedule="gpipe"),
-    "pp2 tp2 recompute": Layout(pp=2, tp=2, micro_batches=3, recompute=True),
+    "pp2 tp2 recompute": Layout(pp=2, tp=2, micro_batches=3, recompute="full"),
 }
 TABLE = [
     *((name, dtype, True) for name in LAYOUTS for dtype in ("float32", "float64")),

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from partita.adapters.torch.execute import PROBABILITY
+from partita.plan import Recompute
 from partita.spacetime.transform import RANDOM
 from tests.ranks.pool import Pool
 from tests.runtime.engines import Case
@@ -24,8 +25,8 @@ LAYOUTS = {
     "dp2 tp2": Layout(dp=2, tp=2),
     "tp4": Layout(tp=4),
     "pp4 uneven": Layout(pp=4, sizes=(1, 3, 1, 1)),
-    "pp2 recompute": Layout(pp=2, recompute=True),
-    "pp2 tp2 recompute": Layout(pp=2, tp=2, recompute=True),
+    "pp2 recompute": Layout(pp=2, recompute="full"),
+    "pp2 tp2 recompute": Layout(pp=2, tp=2, recompute="full"),
     "pp2 gpipe": Layout(pp=2, schedule="gpipe"),
     **{f"pp4 {count} micro-batches": Layout(pp=4, micro_batches=count) for count in (1, 2, 3, 5)},
     **{f"pp4 gpipe {count}": Layout(pp=4, micro_batches=count, schedule="gpipe") for count in (1, 3, 5)},
@@ -93,10 +94,16 @@ def test_clipping_is_by_the_norm_of_the_whole_model(pool: Pool, model: str, name
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["pp2", "tp2", "pp2 tp2", "dp2"])
-def test_recomputation_repeats_its_dropout(pool: Pool, name: str) -> None:
-    case = Case("gpt2 dropout", LAYOUTS[name])
-    again = replace(case, layout=replace(case.layout, recompute=True))
+@pytest.mark.parametrize(
+    ("name", "model", "what"),
+    [
+        *((name, "gpt2 dropout", "full") for name in ("pp2", "tp2", "pp2 tp2", "dp2")),
+        *((name, model, "selective") for name in ("pp2", "tp2") for model in ("gpt2 dropout", "gpt2 written out")),
+    ],
+)
+def test_recomputation_repeats_its_dropout(pool: Pool, name: str, model: str, what: Recompute) -> None:
+    case = Case(model, LAYOUTS[name])
+    again = replace(case, layout=replace(case.layout, recompute=what))
     for losses, differences in pool.run(gradients_of_both, case.layout.devices, case, again):
         assert losses[0] == losses[1]
         assert {name: error for name, error in differences.items() if error} == {}
@@ -104,7 +111,7 @@ def test_recomputation_repeats_its_dropout(pool: Pool, name: str) -> None:
 
 def test_recomputation_repeats_noise_drawn_in_place(pool: Pool) -> None:
     case = Case("noisy", Layout(), dtype=None)
-    again = replace(case, layout=replace(case.layout, recompute=True))
+    again = replace(case, layout=replace(case.layout, recompute="full"))
     ((losses, differences),) = pool.run(gradients_of_both, 1, case, again)
     assert losses[0] == losses[1] > 36.0
     assert differences == {"first.weight": 0.0, "second.weight": 0.0}
@@ -134,8 +141,8 @@ def test_dropout_drops_and_is_the_same_in_every_pipeline(pool: Pool) -> None:
         assert divided[0].losses[0] == pytest.approx(alone.losses[0], rel=1e-13)
 
 
-@pytest.mark.parametrize("recompute", [False, True])
-def test_a_step_leaves_the_random_numbers_of_others_alone(pool: Pool, recompute: bool) -> None:
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_a_step_leaves_the_random_numbers_of_others_alone(pool: Pool, recompute: Recompute) -> None:
     """A script draws its order of samples from the same generator, the same on every rank."""
     case = Case("gpt2 dropout", Layout(pp=2, recompute=recompute))
     for before, after in pool.run(generators_around_a_step, 2, case):

@@ -30,6 +30,13 @@ def test_gpipe_and_1f1b(schedule, p, units):
         assert play(schedule(p, m), units) == (m + p - 1) * sum(units.values())
 
 
+@pytest.mark.parametrize("depth", [1, 3])
+def test_more_ahead_takes_no_more_and_no_less_time_where_nothing_takes_time_between_lanes(depth):
+    for p in STAGES:
+        for m in (1, 2, 5, 13):
+            assert play(one_f_one_b(p, m, depth), UNITS) == (m + p - 1) * (F + B)
+
+
 def test_forwards_alone():
     for p, m in ((1, 1), (4, 6), (6, 2)):
         assert play(forward_only(p, m), UNITS) == m + p - 1

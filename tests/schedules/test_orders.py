@@ -16,6 +16,9 @@ CASES = [
     (name, p, {}, m, (), ())
     for name in ("1f1b", "gpipe", "zb-h1") for p in (1, 2, 5) for m in (1, 3, 11)
 ] + [
+    ("1f1b", p, {"depth": depth}, m, (), ())
+    for p in (1, 2, 5) for depth in (1, 2, 20) for m in (1, 3, 11)
+] + [
     ("interleaved", p * v, {"lanes": p}, groups * p, (), ())
     for p in (1, 2, 5) for v in (1, 2, 3) for groups in (1, 3)
 ] + [
@@ -52,7 +55,7 @@ def test_no_lane_holds_more_micro_batches_than_the_schedule_states(name, stages,
     orders, lanes = schedule(stages, count, **arguments), schedule.lanes(stages, arguments)
     p = len(lanes)
     for lane, served in enumerate(lanes):
-        of_1f1b = min(count, p - lane)
+        of_1f1b = min(count, p - lane + arguments.get("depth", 0) * (p - lane - 1))
         exactly = {
             "1f1b": of_1f1b, "gpipe": count, "zb-h1": min(count, p), "3f1b": of_1f1b,
             "interleaved": of_1f1b if len(served) == 1 else min(
@@ -118,12 +121,14 @@ def test_counts_that_are_not_positive_are_refused(name, stages, count):
         ("3f1b", 8, 8, {"passes": 0}, "passes=0"),
         ("interlaced", 2, 4, {}, "stages=2: .*3 would"),
         ("interlaced", 6, 4, {"extra": -1}, "extra=-1"),
-        ("1f1b", 4, 4, {"lanes": 4}, 'schedule "1f1b" takes no argument "lanes". It takes none.'),
+        ("1f1b", 4, 4, {"depth": -1}, "depth=-1: .* 0 is the least"),
+        ("1f1b", 4, 4, {"lanes": 4}, 'schedule "1f1b" takes no argument "lanes". Known: depth.'),
+        ("gpipe", 4, 4, {"lanes": 4}, 'schedule "gpipe" takes no argument "lanes". It takes none.'),
     ],
 )
 def test_what_a_schedule_cannot_be_is_refused_with_its_numbers(name, stages, count, arguments, words):
     with pytest.raises(PlanError, match=words):
         GENERATORS[name](stages, count, **arguments)
-    if "multiple" not in words and words != "; 4 would be":
+    if "multiple" not in words and words != "; 4 would be" and "depth=" not in words:
         with pytest.raises(PlanError, match=words):
             GENERATORS[name].lanes(stages, arguments)

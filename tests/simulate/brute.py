@@ -42,7 +42,8 @@ def ports(cluster: Cluster, source: int, target: int) -> list[tuple[object, Frac
 def partners(program: Program, device: int, kind: str) -> list[int]:
     """Who must be there before a task begins."""
     own = program.only_place(device)
-    data = kind == "reduce" or program.zero >= {"forward": 3, "backward": 2}.get(kind, 9)
+    zero = max(program.zero[name] for name in program.pieces[own.stage].parameters)
+    data = kind == "reduce" or zero >= {"forward": 3, "backward": 2}.get(kind, 9)
     tensor = kind in ("forward", "backward")
     return [
         other for other, (place,) in program.places.items()

@@ -37,19 +37,20 @@ def tensor(size: int) -> tuple[Axis, ...]:
 @cache
 def pipeline(
     stages: int, micro_batches: int, schedule: str = "1f1b", *, dp: int = 1, tp: int = 1, zero: int = 0,
-    skips: tuple[tuple[int, int], ...] = (), tied: bool = False,
+    skips: tuple[tuple[int, int], ...] = (), tied: bool = False, depth: int = 0,
 ) -> Program:  # fmt: skip
     """The program of a chain; devices in the order (stage, data, tensor)."""
     graph = chain(stages, skips, tied)
-    pieces = transform(graph, [StageCode((BlockCode(f"b{stage}", (), False),), ()) for stage in range(stages)])
+    pieces = transform(graph, [StageCode((BlockCode(f"b{stage}", (), "none"),), ()) for stage in range(stages)])
     each = dp * tp
     devices_of = tuple(tuple(range(stage * each, (stage + 1) * each)) for stage in range(stages))
     places = assign(devices_of, [dp] * stages, [tp] * stages)
-    turns = order(Order(schedule, stages, micro_batches), places, [micro_batches] * stages)
+    arguments = {"depth": depth} if depth else {}
+    turns = order(Order(schedule, stages, micro_batches, arguments), places, [micro_batches] * stages)
     queues = preserve(Version(graph, pieces), places, devices_of, turns)
     return Program(
-        pieces, queues, places, devices_of, (Share(dp, micro_batches, 1),) * stages, (tensor(tp),) * stages, zero,
-        graph.loss,
+        pieces, queues, places, devices_of, (Share(dp, micro_batches, 1),) * stages, (tensor(tp),) * stages,
+        dict.fromkeys(graph.parameter_users, zero), graph.loss,
     )  # fmt: skip
 
 

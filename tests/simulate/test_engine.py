@@ -58,12 +58,13 @@ def test_1f1b_on_equal_stages_has_its_paper_s_bubble(stages: int, count: int) ->
 def random_case(random: Random):
     """A small program of any kind with integer durations, its messages' sizes and a cluster."""
     stages = random.randint(1, 4)
-    dp, tp, zero = random.choice([1, 1, 2]), random.choice([1, 1, 2]), random.randint(0, 3)
+    dp, tp = random.choice([1, 1, 2]), random.choice([1, 1, 2])
     pairs = [(i, j) for i in range(stages) for j in range(i + 2, stages)]
     program = pipeline(
-        stages, random.randint(1, 5), random.choice(["1f1b", "gpipe"]), dp=dp, tp=tp, zero=zero,
+        stages, random.randint(1, 5), random.choice(["1f1b", "gpipe"]), dp=dp, tp=tp,
         skips=tuple(pair for pair in pairs if random.random() < 0.5), tied=stages > 1 and random.random() < 0.5,
     )  # fmt: skip
+    program = replace(program, zero={name: random.randint(0, 3) for name in program.zero})
     devices = stages * dp * tp
     cluster = machine(
         random.choice([[devices], [1] * devices, [devices // 2, devices - devices // 2] if devices > 1 else [1]]),

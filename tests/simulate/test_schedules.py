@@ -20,7 +20,7 @@ from tests.simulate.pipelines import chain, machine, tensor
 def program(schedule: str, stages: int, micro_batches: int, arguments: Mapping[str, int]) -> Program:
     """The queues of a chain; a device for each lane of the schedule."""
     graph = chain(stages)
-    pieces = transform(graph, [StageCode((BlockCode(f"b{stage}", (), False),), ()) for stage in range(stages)])
+    pieces = transform(graph, [StageCode((BlockCode(f"b{stage}", (), "none"),), ()) for stage in range(stages)])
     lanes = find(schedule).lanes(stages, arguments)
     devices_of = tuple(tuple(lane for lane, at in enumerate(lanes) if stage in at) for stage in range(stages))
     widths = tuple(map(len, devices_of))
@@ -34,7 +34,7 @@ def program(schedule: str, stages: int, micro_batches: int, arguments: Mapping[s
         devices_of,
         (Share(1, micro_batches, 1),) * stages,
         tuple(map(tensor, widths)),
-        0,
+        {},
         graph.loss,
     )
 
@@ -72,6 +72,20 @@ def test_weight_turns_fill_the_bubble(stages: int, count: int, f: float, b: floa
     assert pipeline_seconds(found, seconds) == count * (f + b + w) + (stages - 1) * (f + b - w)
     plain = {(s, kind): units for s in range(stages) for kind, units in (("forward", f), ("backward", b + w))}
     assert pipeline_seconds(program("1f1b", stages, count, {}), plain) == (count + stages - 1) * (f + b + w)
+
+
+@pytest.mark.parametrize(("stages", "count", "at_once"), [(2, 8, 31.0), (4, 16, 71.0), (8, 32, 151.0)])
+def test_micro_batches_that_go_ahead_hide_transfers(stages: int, count: int, at_once: float) -> None:
+    """Transfers take half a forward. Depth 1 hides all but one way there and back of them."""
+    seconds = {(s, kind): 0.0 for s in range(stages) for kind in ("reduce", "update")}
+    seconds |= {(s, kind): units for s in range(stages) for kind, units in (("forward", 1.0), ("backward", 2.0))}
+    steps = []
+    for depth in (0, 1, 2):
+        found = program("1f1b", stages, count, {"depth": depth})
+        timings = execute(found, seconds, lambda transfer: 0.5, Fabric(machine([stages])))
+        steps.append(max(max(timing.ends) for timing in timings.values()))
+    hidden = 3 * (count + stages - 1) + 2 * 0.5 * (stages - 1)
+    assert steps == pytest.approx([at_once, hidden, hidden])
 
 
 # Four devices, one stage each (forward 1, backward 2): what CP-SAT proves to be the least.

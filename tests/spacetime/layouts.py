@@ -36,7 +36,7 @@ LAYOUTS = {
         other_axes=(TURNS,),
     ),
     "co-shard and context": Layout(cuts=(*in_turns(), TOKENS), other_axes=(CONTEXT, TURNS)),
-    "co-shard, recomputed": Layout(cuts=in_turns(), other_axes=(TURNS,), recompute=True),
+    "co-shard, recomputed": Layout(cuts=in_turns(), other_axes=(TURNS,), recompute="full"),
     "context in stages": Layout(pp=2, cuts=(TOKENS,), other_axes=(CONTEXT,)),
     "sequence in stages": Layout(pp=2, tp=2, cuts=(*CLASSES, Cut("sequence", ("tensor",)))),
     "context in copies": Layout(dp=2, cuts=(TOKENS,), other_axes=(CONTEXT,)),

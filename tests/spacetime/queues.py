@@ -89,11 +89,11 @@ def any_turns(random: Random, stage: int, micro_batches: int) -> list[Turn]:
 def any_program(random: Random) -> tuple[Graph, Program]:
     """A chain whose stages each have an order of their own: it may stand still."""
     stages, micro_batches = random.randint(1, 4), random.randint(1, 4)
-    dp, tp, zero = random.choice([1, 1, 2]), random.choice([1, 1, 2]), random.randint(0, 3)
+    dp, tp = random.choice([1, 1, 2]), random.choice([1, 1, 2])
     pairs = [(i, j) for i in range(stages) for j in range(i + 2, stages)]
     tied = stages > 1 and random.random() < 0.5
     graph = chain(stages, [pair for pair in pairs if random.random() < 0.5], tied)
-    pieces = transform(graph, [StageCode((BlockCode(f"b{stage}", (), False),), ()) for stage in range(stages)])
+    pieces = transform(graph, [StageCode((BlockCode(f"b{stage}", (), "none"),), ()) for stage in range(stages)])
     each = dp * tp
     devices_of = tuple(tuple(range(stage * each, (stage + 1) * each)) for stage in range(stages))
     places = assign(devices_of, [dp] * stages, [tp] * stages)
@@ -101,8 +101,9 @@ def any_program(random: Random) -> tuple[Graph, Program]:
     of_device = {device: of_stage[place.stage] for device, (place,) in places.items()}
     queues = preserve(Version(graph, pieces), places, devices_of, of_device)
     return graph, Program(
-        pieces, queues, places, devices_of, (Share(dp, micro_batches, 1),) * stages, (tensor(tp),) * stages, zero,
-        graph.loss, {"w0": (0, stages - 1)} if tied else {},
+        pieces, queues, places, devices_of, (Share(dp, micro_batches, 1),) * stages, (tensor(tp),) * stages,
+        {name: random.randint(0, 3) for name in graph.parameter_users}, graph.loss,
+        {"w0": (0, stages - 1)} if tied else {},
     )  # fmt: skip
 
 

@@ -148,8 +148,12 @@ def changed(change: Callable[[Draft], None]) -> Callable[[Draft], None]:
 
 CHANGED = {
     "unknown block": (lambda draft: recompute(draft, ["x"]), 'has no block "x"'),
+    "half a block": (lambda draft: recompute(draft, ["head"], "half"), "'half': none, selective and full work"),
+    "some and away": (
+        lambda draft: (recompute(draft, ["head"], "selective"), offload(draft, ["head"])),
+        '"head" is computed again and offloaded',
+    ),
     "a text": (lambda draft: offload(draft, "head"), '"head" stands where a list of blocks is needed'),
-    "ZeRO of some": (lambda draft: divide_state(draft, ["head"], 1), "blocks of the ZeRO stages 0 and 1"),
     "both": (
         lambda draft: (recompute(draft, ["head"]), offload(draft, ["head"])), '"head" is computed again and offloaded'
     ),
@@ -169,6 +173,12 @@ def test_no_change(case: str) -> None:
     with pytest.raises(PartitaError) as error:
         plan(changed(change))
     assert message in str(error.value)
+
+
+def test_blocks_may_have_zero_stages_of_their_own() -> None:
+    made = plan(changed(lambda draft: divide_state(draft, draft.blocks[-2:], 1)))
+    found = [strategy.zero for stage in made.stages for strategy in stage.strategies]
+    assert found == [0] * (len(found) - 2) + [1, 1]
 
 
 def test_what_changes_blocks_needs_stages() -> None:
@@ -263,7 +273,7 @@ def halves(draft: Draft, first: int, last: int, schedule: str = "1f1b", **turns:
 def test_stages_may_have_micro_batches_of_their_own() -> None:
     found = plan(partial(halves, first=4, last=2))
     assert [(stage.samples, stage.micro_batches) for stage in found.stages] == [(1, 4), (2, 2)]
-    assert found.order == Order("1f1b", 2, 4)
+    assert found.order == Order("1f1b", 2, 4, {"depth": 0})
     assert lower_to_time(problem(1).graph, found).shares == (Share(1, 4, 1), Share(1, 2, 2))
     turns = {0: [Turn(0, "forward", 3)], 1: [Turn(1, "forward", 2)]}
     with pytest.raises(PlanError, match=r"turns of device 1: .* is of micro-batch 2; there are 2, from 0"):

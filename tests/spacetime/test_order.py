@@ -67,12 +67,12 @@ def test_every_injected_wait_cycle_is_reported():
                 assert clause in str(error.value)
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize(("schedule", "depth"), [("1f1b", 0), ("1f1b", 1), ("1f1b", 4), ("gpipe", 0)])
 @pytest.mark.parametrize(("stages", "micro_batches"), [(1, 1), (2, 1), (2, 8), (3, 5), (4, 2), (8, 16)])
 @pytest.mark.parametrize(("dp", "tp", "zero"), [(1, 1, 0), (2, 1, 3), (1, 2, 0), (2, 2, 2)])
-def test_schedules_are_accepted(schedule, stages, micro_batches, dp, tp, zero):
+def test_schedules_are_accepted(schedule, depth, stages, micro_batches, dp, tp, zero):
     skips = ((0, stages - 1),) if stages > 2 else ()
-    program = pipeline(stages, micro_batches, schedule, dp=dp, tp=tp, zero=zero, skips=skips)
+    program = pipeline(stages, micro_batches, schedule, dp=dp, tp=tp, zero=zero, skips=skips, depth=depth)
     assert prove(chain(stages, skips), program) is program
     assert stands_still(program, Random(1)) is None
 

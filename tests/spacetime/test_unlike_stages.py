@@ -311,11 +311,15 @@ def test_what_has_no_samples_is_whole_or_refused() -> None:
 
 
 @pytest.mark.parametrize("counts", [(4, 4), (8, 2, 4), (2, 8), (3, 2), (6, 4, 3), (1, 12, 1), (12, 12, 12, 4)])
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
-def test_an_order_of_unlike_counts_waits_for_what_it_needs(schedule: str, counts: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("schedule", "arguments"), [("1f1b", {}), ("1f1b", {"depth": 1}), ("1f1b", {"depth": 3}), ("gpipe", {})]
+)
+def test_an_order_of_unlike_counts_waits_for_what_it_needs(
+    schedule: str, arguments: dict[str, int], counts: tuple[int, ...]
+) -> None:
     """Played turn by turn: no stage waits for ever, each turn runs once; 1F1B holds no more than it must."""
     batch = 24
-    orders = find(schedule).unlike(counts, {})
+    orders = find(schedule).unlike(counts, arguments)
     shares = [Share(1, count, batch // count) for count in counts]
     assert {stage: sorted(map(str, turns)) for stage, turns in orders.items()} == {
         stage: sorted(str(Turn(stage, phase, m)) for phase in ("forward", "backward") for m in range(count))
@@ -340,14 +344,17 @@ def test_an_order_of_unlike_counts_waits_for_what_it_needs(schedule: str, counts
                 moved = True
     assert all(at[stage] == len(turns) for stage, turns in orders.items())
     held = [in_flight(turns) for turns in orders.values()]
+    depth = arguments.get("depth", 0)
     if schedule == "gpipe":
         assert held == list(counts)
     elif len(set(counts)) == 1:
-        assert held == [min(counts[0], len(counts) - stage) for stage in range(len(counts))]
+        ahead = [behind + 1 + depth * behind for behind in reversed(range(len(counts)))]
+        assert held == [min(counts[0], most) for most in ahead]
     else:
-        # What the stage behind holds and waits for, of its turns or of those of this one, whichever are larger.
+        # What the stage behind holds and waits for, of its turns or of those of this one, whichever are larger; and
+        # what goes ahead.
         for (mine, ours), (behind, theirs) in pairwise(zip(held, shares, strict=True)):
-            assert mine * ours.samples <= behind * theirs.samples + 2 * max(ours.samples, theirs.samples)
+            assert mine * ours.samples <= behind * theirs.samples + (2 + depth) * max(ours.samples, theirs.samples)
 
 
 @pytest.mark.slow

@@ -147,10 +147,13 @@ def _draw(draft: Draft, case: Case, draw: Random) -> None:
     op_trans(draft, draft.blocks, "batch", Axis("micro", case.micro_batches, "turns"))
     again = draw.choice((0, 0, 0.5, 1))
     computed_again = {block for block in draft.blocks if draw.random() < again}
-    recompute(draft, computed_again)
+    recompute(draft, computed_again, draw.choice(("full", "full", "selective")))
     if draw.random() < 0.2:
         offload(draft, [block for block in draft.blocks if block not in computed_again and draw.random() < 0.7])
     divide_state(draft, draft.blocks, draw.choice((0, 0, 0, 0, 1, 2, 3)))
+    if draw.random() < 0.3:
+        for block in draw.sample(draft.blocks, len(draft.blocks) // 2):
+            divide_state(draft, [block], draw.randint(0, 3))
     op_order(draft, turns=_turns(draft, case, draw))
 
 

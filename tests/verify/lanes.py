@@ -64,7 +64,7 @@ def any_lanes(random: Random, schedule: str, *, lanes: int = 0, changed: bool = 
     # The ends of an interlaced pipeline are on all devices: what is tied there never crosses.
     tied = random.random() < 0.4 and (schedule != "3f1b")
     graph = model(schedule, stages, [pair for pair in pairs if random.random() < 0.15], tied)
-    pieces = transform(graph, [StageCode((BlockCode(f"b{stage}", (), False),), ()) for stage in range(stages)])
+    pieces = transform(graph, [StageCode((BlockCode(f"b{stage}", (), "none"),), ()) for stage in range(stages)])
     devices_of = tuple(tuple(copy * lanes + lane for copy in range(dp) for lane in on) for on in of_stage)
     widths = [len(on) for on in of_stage]
     places = assign(devices_of, [dp] * stages, widths)
@@ -72,7 +72,8 @@ def any_lanes(random: Random, schedule: str, *, lanes: int = 0, changed: bool = 
     if changed and random.random() < 0.6:
         of_lane = {lane: moved(random, turns[lane]) if random.random() < 0.5 else turns[lane] for lane in range(lanes)}
         turns = {device: of_lane[device % lanes] for device in turns}
-    queues, zero = preserve(Version(graph, pieces), places, devices_of, turns), random.choice([0, 0, 1, 2, 3])
+    queues = preserve(Version(graph, pieces), places, devices_of, turns)
+    zero = {name: random.choice([0, 0, 1, 2, 3]) for name in graph.parameter_users}
     axes = tuple(map(tensor, widths))
     program = Program(
         pieces, queues, places, devices_of, (Share(dp, micro_batches, 1),) * stages, axes, zero, graph.loss,

@@ -14,7 +14,8 @@ LAYOUTS = {
     "tp2": Layout(tp=2),
     "pp2 dp2": Layout(pp=2, dp=2),
     "pp2 tp2": Layout(pp=2, tp=2),
-    "pp2 recompute": Layout(pp=2, recompute=True),
+    "pp2 recompute": Layout(pp=2, recompute="full"),
+    "pp2 selective": Layout(pp=2, recompute="selective"),
     "pp3 gpipe": Layout(pp=3, micro_batches=3, schedule="gpipe"),
 }
 # Along axes of their own: shards in turns on one device, the sequence on two.
@@ -26,6 +27,14 @@ OTHERS = {
         tp=2, other_axes=(Axis("shard", 2, "turns"),),
         cuts=(Cut("heads", ("tensor", "shard")), Cut("hidden", ("tensor", "shard"))),
     ),
+    "co-shard tp2 selective": Layout(
+        tp=2, other_axes=(Axis("shard", 2, "turns"),), recompute="selective",
+        cuts=(Cut("heads", ("tensor", "shard")), Cut("hidden", ("tensor", "shard"))),
+    ),
+    "context 2 selective": Layout(
+        other_axes=(Axis("context", 2, "space"),), cuts=(Cut("sequence", ("context",)),), recompute="selective"
+    ),
+    "pp2 dp2 tp2 zero 3 1 selective": Layout(pp=2, dp=2, tp=2, zero=(3, 1), recompute="selective"),
     "context 2": Layout(other_axes=(Axis("context", 2, "space"),), cuts=(Cut("sequence", ("context",)),)),
 }  # fmt: skip
 FAST = {("gpt2", "pp2 tp2"), ("llama", "dp2"), ("gpt2 dropout", "tp2")}
@@ -39,8 +48,18 @@ UNFIT = {("vit", "tp2"), ("vit", "pp2 tp2")}
     [
         pytest.param(name, layout, id=f"{name} {layout}", marks=() if (name, layout) in FAST else pytest.mark.slow)
         for name in MODELS
-        for layout in {**LAYOUTS, **(OTHERS if name.startswith("gpt2 d") else {})}
+        for layout in {**LAYOUTS, **(OTHERS if name == "gpt2 dropout" else {})}
         if (name, layout) not in UNFIT
+    ]
+    + [
+        pytest.param(
+            "gpt2 written out",
+            layout,
+            id=f"gpt2 written out {layout}",
+            marks=() if layout in LAYOUTS else pytest.mark.slow,
+        )
+        for layout in LAYOUTS | OTHERS
+        if "selective" in layout
     ],
 )
 def test_a_plan_by_hand_is_equal(name: str, layout: str) -> None:

@@ -24,6 +24,7 @@ from partita.adapters.verify import prove as proving
 from partita.cluster import parse_cluster
 from partita.draft import Draft, drafted, recompute
 from partita.drafted import library
+from partita.plan import Recompute
 from partita.problem import Problem
 from partita.spacetime.lower import lower
 from partita.spacetime.program import LocalOp, Program
@@ -35,16 +36,17 @@ from tests.verify.test_mutants import Mutate, of_kind, other_chance, other_epsil
 pytestmark = pytest.mark.slow
 
 
-def of_library(name: str, plan: str, devices: int, copies: int = 1, *, again: bool = False, **numbers: int) -> Program:
-    """A plan of the library for a model; ``again``: the backward pass computes every block again."""
+def of_library(
+    name: str, plan: str, devices: int, copies: int = 1, *, again: Recompute = "none", **numbers: int
+) -> Program:  # fmt: skip
+    """A plan of the library for a model; ``again``: what the backward pass of every block computes again."""
     graph = model(name).captured.graph
     micro_batches = numbers.setdefault("micro_batches", 2)
     batch = copies * micro_batches * graph.samples
 
     def function(draft: Draft) -> None:
         library()[plan](draft)
-        if again:
-            recompute(draft, draft.blocks)
+        recompute(draft, draft.blocks, again)
 
     problem = Problem(graph, parse_cluster("cpu", devices), batch, precision="fp64", target="partita")
     return lower(graph, drafted(function, plan, problem, numbers))
@@ -110,13 +112,15 @@ def _draws(monkeypatch: pytest.MonkeyPatch, changed: Callable[[Counter[object], 
     ("plan", "devices", "again", "named"),
     [
         # The first op behind the turns of attention's heads.
-        ("co-shard", 1, False, "addmm_1.bias"),
-        ("megatron", 2, True, "scaled_dot_product_attention"),
-        ("zero-bubble", 2, True, "scaled_dot_product_attention"),
+        ("co-shard", 1, "full", 'op "addmm_1.bias"'),
+        ("megatron", 2, "full", 'op "scaled_dot_product_attention"'),
+        ("zero-bubble", 2, "full", 'op "scaled_dot_product_attention"'),
+        # What was computed first is what is looked at.
+        ("megatron", 2, "selective", 'the gradient of "'),
     ],
 )
 def test_an_op_computed_again_with_another_mask(
-    plan: str, devices: int, again: bool, named: str, monkeypatch: pytest.MonkeyPatch
+    plan: str, devices: int, again: Recompute, named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What goes forward is right and so is the loss; what is computed again isn't, nor are the gradients."""
 
@@ -131,7 +135,7 @@ def test_an_op_computed_again_with_another_mask(
     verdict = model("gpt2 dropout").verify(program, steps=1)
     assert verdict.errors.loss < 1e-12
     assert verdict.errors.largest("gradient") > 1e-3
-    assert f'op "{named}"' in str(verdict.difference)
+    assert named in str(verdict.difference)
 
 
 @pytest.mark.parametrize("plan", ["megatron", "sequence-parallel", "interlaced"])

@@ -12,22 +12,28 @@ from functools import cache
 import numpy as np
 
 from partita.cluster.model import Cluster
+from partita.cluster.placement import beside
 from partita.planner.joint.space import Family, Shape
 
 
 @dataclass(frozen=True)
+class Lies:
+    """How the groups along some axes of a stage lie: over several nodes, and with so many members in each of these."""
+
+    crosses: bool
+    beside: int
+
+
+@dataclass(frozen=True)
 class Variant:
-    """``tensor_crosses``: a group of the axis tensor has devices of several nodes, ``data_crosses``: one of the copies,
-    ``crosses``: the whole stage. ``makeup``: on which nodes they stand (``Cluster.makeup``)."""
+    """A shape, and how its groups lie: those of the axis ``tensor``, those of the copies, all devices of the stage.
+    ``makeup``: on which nodes they stand (``Cluster.makeup``)."""
 
     shape: Shape
-    tensor_crosses: bool
-    data_crosses: bool
+    tensor: Lies
+    data: Lies
+    all: Lies
     makeup: frozenset[tuple[int, int]]
-
-    @property
-    def crosses(self) -> bool:
-        return self.tensor_crosses or self.data_crosses
 
 
 @dataclass(frozen=True)
@@ -49,15 +55,18 @@ def places(cluster: Cluster, family: Family) -> Places:
     found = np.full((len(family.shapes), family.units), -1)
 
     @cache
-    def lies(dp: int, tp: int, first: int) -> tuple[bool, bool, frozenset[tuple[int, int]]]:
+    def lying(dp: int, tp: int, first: int) -> tuple[Lies, Lies, Lies, frozenset[tuple[int, int]]]:
         grid = nodes[first : first + dp * tp].reshape(dp, tp)
-        makeup = cluster.makeup(range(first, first + dp * tp))
-        return bool((grid != grid[:, :1]).any()), bool((grid != grid[:1]).any()), makeup
+        tensor, data, whole = (
+            Lies(bool((groups != groups[:, :1]).any()), beside(groups))
+            for groups in (grid, grid.T, grid.reshape(1, -1))
+        )
+        return tensor, data, whole, cluster.makeup(range(first, first + dp * tp))
 
     for k, shape in enumerate(family.shapes):
         for unit in range(family.units - shape.devices // family.unit + 1):
             first = unit * family.unit
-            variant = Variant(shape, *lies(shape.dp, shape.tp, first))
+            variant = Variant(shape, *lying(shape.dp, shape.tp, first))
             if variant not in numbers:
                 numbers[variant] = len(numbers)
                 devices.append(range(first, first + shape.devices))

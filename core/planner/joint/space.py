@@ -11,15 +11,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from partita.cost.alike import Alike, tp_sizes
+from partita.graph.attention import insides
+from partita.graph.model import Graph
+from partita.plan import Recompute
 from partita.planner.candidates import divisors
 from partita.problem import TARGETS, Problem
 
-Recompute = Literal["none", "selective", "full"]
 Form = Literal["tensor", "batch"]
 
-# What the search chooses among.
-RECOMPUTES: tuple[Recompute, ...] = ("none", "full")
 # More ways to deal out devices than a search goes through in its time.
 MOST_UNITS = 8
 # Where stages have unlike counts, tp stays inside a node, or under this where nodes are small: wider ones cross nodes.
@@ -78,6 +80,11 @@ class Family:
         return self.units if self.stages is None else self.stages
 
 
+def selective_blocks(graph: Graph) -> np.ndarray:
+    """[n]: whether a block's attention keeps its inside: as several ops. A fused kernel keeps nothing of it."""
+    return np.array([any(len(inside) > 1 for inside in insides(graph, block.name)) for block in graph.blocks])
+
+
 def families(problem: Problem, groups: Alike, devices: int, most_units: int = MOST_UNITS) -> Iterator[Family]:
     """All families on that many devices that keep what ``problem.fix`` holds."""
     target, blocks, held = TARGETS[problem.target], len(problem.graph.blocks), problem.fix
@@ -126,7 +133,9 @@ def _family(
 
 
 def _recomputes(problem: Problem) -> list[Recompute]:
-    return [recompute for recompute in RECOMPUTES if problem.fix.get("recompute", recompute) == recompute]
+    selective = problem.target == "partita" and bool(selective_blocks(problem.graph).any())
+    offered: tuple[Recompute, ...] = ("none", "selective", "full") if selective else ("none", "full")
+    return [recompute for recompute in offered if problem.fix.get("recompute", recompute) == recompute]
 
 
 def _shapes(problem: Problem, devices: int, tps: Sequence[int], zeros: Sequence[int], free: bool) -> tuple[Shape, ...]:

@@ -28,8 +28,8 @@ from partita.cost.stage import (
 from partita.cost.state import StateBytes, state_bytes
 from partita.planner.joint.kinds import BlockCut, Kinds
 from partita.planner.joint.lent import lent_elements, owners, tied_blocks
-from partita.planner.joint.places import Places
-from partita.planner.joint.space import Family, Form, Option
+from partita.planner.joint.places import Lies, Places
+from partita.planner.joint.space import Family, Form, Option, selective_blocks
 from partita.planner.joint.table import Prices
 
 
@@ -62,9 +62,9 @@ class Ways:
         self.mixed = np.array([shape.mixed for shape in self.shapes])
         variants = places.variants
         self.on = [kinds.device(devices) for devices in places.devices]
-        self.tensor = _group(self.cluster, self.tp, [variant.tensor_crosses for variant in variants], places)
-        self.data = _group(self.cluster, self.dp, [variant.data_crosses for variant in variants], places)
-        self.all = _group(self.cluster, self.dp * self.tp, [variant.crosses for variant in variants], places)
+        self.tensor = _group(self.cluster, self.tp, [variant.tensor for variant in variants], places)
+        self.data = _group(self.cluster, self.dp, [variant.data for variant in variants], places)
+        self.all = _group(self.cluster, self.dp * self.tp, [variant.all for variant in variants], places)
         self._sides: dict[tuple[Form, bool], Side] = {}
         self._prices: dict[int, Prices] = {}
         self._lent_of: dict[tuple[tuple[int, ...], int], tuple[np.ndarray, np.ndarray]] = {}
@@ -104,6 +104,9 @@ class Ways:
                 # Its devices divide a copy's samples.
                 possible = possible & np.array([samples % s.devices == 0 for s in self.shapes])
             found["forward"][~possible, :, m] = found["backward"][~possible, :, m] = np.inf
+            if option.recompute == "selective":
+                none = ~selective_blocks(self.problem.graph)
+                found["forward"][:, none, m] = found["backward"][:, none, m] = np.inf
         tps = {shape.tp for shape in self.shapes}
         # Of several the family says which: see ``prices``.
         lent_bytes, lent_sync = self._lent(tuple(range(len(self.shapes))) if len(tps) == 1 else (), min(tps))
@@ -270,8 +273,10 @@ def _column(values: Sequence[float]) -> np.ndarray:
     return np.array(values, dtype=float)[:, None]
 
 
-def _group(cluster: Cluster, size: np.ndarray, crossing: Sequence[bool], places: Places) -> Group:
-    found = [cluster.link(crosses, devices) for crosses, devices in zip(crossing, places.devices, strict=True)]
+def _group(cluster: Cluster, size: np.ndarray, lying: Sequence[Lies], places: Places) -> Group:
+    found = [
+        cluster.link(lies.crosses, devices, lies.beside) for lies, devices in zip(lying, places.devices, strict=True)
+    ]
     return Group(
         size, _column([link.latency_seconds for link in found]), _column([l.reached_bytes_per_second for l in found])
     )

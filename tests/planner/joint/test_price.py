@@ -16,7 +16,6 @@ from partita.cli.model import load_model
 from partita.cluster import Cluster, parse_cluster
 from partita.cost.alike import alike
 from partita.cost.stage import Group
-from partita.errors import PlanError
 from partita.graph import Graph
 from partita.plan import Plan, Search
 from partita.planner.joint.boundary import boundary_share, messages
@@ -135,15 +134,10 @@ def test_the_same_by_a_measured_profile():
 @pytest.mark.parametrize(("model", "cluster", "batch"), CASES[:-1])
 def test_what_is_offered_lowers(model, cluster, batch):
     """The lowering takes every answer."""
-    prices, lowered = pricing(model, cluster, batch), 0
-    for family, table, stages in answers(prices, 5, 16):
+    prices = pricing(model, cluster, batch)
+    for family, table, stages in answers(prices, 5, 16, depth=1):
         plan = build(prices, family, table, stages, SEARCH)
-        whole = graph(model, plan.sample_parts)
-        try:
-            lowered += bool(lower_to_time(whole, plan).queues)
-        except PlanError as error:
-            assert "different ZeRO stages" in str(error)  # noqa: PT017
-    assert lowered >= 3
+        assert lower_to_time(graph(model, plan.sample_parts), plan).queues
 
 
 @pytest.mark.parametrize(("model", "cluster"), [("gpt3-tiny", "2x2xa100-80gb"), ("swin-tiny", "4xcpu")])
@@ -176,8 +170,6 @@ def test_with_a_pipeline_they_differ_by_what_the_formula_cannot_see(schedule):
     assert len(found) > 10
     for family, table, stages in found:
         plan = build(prices, family, table, stages, SEARCH)
-        if len({strategy.zero for stage in plan.stages for strategy in stage.strategies}) > 1:
-            continue
         simulated = simulate(prices.problem.graph, plan, prices.cluster, prices.groups)
         theirs = simulated.costs.table
         both = [terms(table, stages), terms(theirs, chosen(theirs))]
@@ -347,11 +339,11 @@ def test_groups_that_cross_nodes_have_other_prices():
     assert family.stages is None
     where = prices.places(family)
     pair = family.shapes.index(Shape(1, 2))
-    crosses = [where.variants[v].tensor_crosses for v in where.of[pair] if v >= 0]
+    crosses = [where.variants[v].tensor.crosses for v in where.of[pair] if v >= 0]
     assert crosses == [False, False, True, False, False]
     assert where.crosses.tolist() == [0, 0, 0, 1, 0, 0, 0]
     copies = family.shapes.index(Shape(3, 1))
-    assert [where.variants[v].data_crosses for v in where.of[copies] if v >= 0] == [False, True, True, False]
+    assert [where.variants[v].data.crosses for v in where.of[copies] if v >= 0] == [False, True, True, False]
     table = prices.table(family, 2)
     fast, slow = table.prices_of[pair, 0], table.prices_of[pair, 2]
     layer = 1

@@ -21,7 +21,7 @@ def checked(table: JointTable) -> float:
         return inf
     assert found.seconds == pytest.approx(every.seconds, rel=1e-9)
     assert fits(table, found.stages)
-    assert found.seconds == step_seconds(table, found.stages)
+    assert found.seconds == pytest.approx(step_seconds(table, found.stages), rel=1e-12)
     assert found.stages[0].start == found.stages[0].unit == 0
     ends = [(stage.stop, stage.unit + int(table.units[stage.shape])) for stage in found.stages]
     assert ends == [*((stage.start, stage.unit) for stage in found.stages[1:]), (table.blocks, table.all_units)]

@@ -11,7 +11,7 @@ import pytest
 
 from partita.planner.joint import search
 from partita.planner.joint.formula import fits, stage_numbers, step_seconds, transfer
-from partita.planner.joint.table import Chosen, JointTable, Prices
+from partita.planner.joint.table import ROUNDING_BYTES, Chosen, JointTable, Prices
 from tests.planner.joint.brute import answers
 from tests.planner.joint.simulated import run, simulated_seconds
 from tests.planner.joint.tables import heaviest, random_answer, random_table
@@ -81,7 +81,8 @@ def pipeline_table(random: Random) -> JointTable:
     peaks = sorted(heaviest(table, a) for _ in range(40) if (a := random_answer(random, table)) is not None)
     if not peaks:
         return pipeline_table(random)
-    return replace(table, memory_limit=random.choice([peaks[-1], random.uniform(peaks[0], peaks[-1])]) + 6)
+    limit = random.choice([peaks[-1], random.uniform(peaks[0], peaks[-1])])
+    return replace(table, memory_limit=limit + ROUNDING_BYTES)
 
 
 def least_simulated(deep: list[JointTable]) -> float:
