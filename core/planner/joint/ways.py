@@ -49,7 +49,11 @@ class Side:
 
 
 class Ways:
-    """The variants of one family; families that differ in ``tied`` alone share them."""
+    """The variants of one family; families that differ in ``tied`` alone share them.
+
+    ``memory_limit``: bytes of the largest device that any variant stands on. A smaller one is as if what it lacks were
+    taken there before anything else.
+    """
 
     def __init__(self, kinds: Kinds, crossing: Crossing, family: Family, places: Places, devices: int):
         self.kinds, self.crossing, self.family, self.devices = kinds, crossing, family, devices
@@ -62,6 +66,10 @@ class Ways:
         self.mixed = np.array([shape.mixed for shape in self.shapes])
         variants = places.variants
         self.on = [kinds.device(devices) for devices in places.devices]
+        limits = [self.problem.memory_limit_of(devices) for devices in places.devices]
+        self.memory_limit = max(limits)
+        taken = [self.framework_bytes(v) + self.memory_limit - limit for v, limit in enumerate(limits)]
+        self.base_bytes = np.array(taken, dtype=float)
         self.tensor = _group(self.cluster, self.tp, [variant.tensor for variant in variants], places)
         self.data = _group(self.cluster, self.dp, [variant.data for variant in variants], places)
         self.all = _group(self.cluster, self.dp * self.tp, [variant.all for variant in variants], places)
@@ -114,9 +122,12 @@ class Ways:
             forward=found["forward"], backward=found["backward"], fixed_bytes=found["fixed"],
             held_bytes=found["held"], temporary_bytes=found["temporary"], sync=found["sync"],
             **self._ends(samples), **self._changes(samples),
-            base_bytes=np.array([float(self.kinds.devices[number].framework_bytes) for number in self.on]),
-            base_sync=self.base_sync, lent_bytes=lent_bytes, lent_sync=lent_sync,
+            base_bytes=self.base_bytes, base_sync=self.base_sync, lent_bytes=lent_bytes, lent_sync=lent_sync,
         )  # fmt: skip
+
+    def framework_bytes(self, variant: int) -> int:
+        """What is taken on a variant's devices before any tensor exists."""
+        return self.kinds.devices[self.on[variant]].framework_bytes
 
     def turns(self, option: Option, micro_batches: int) -> Turn:
         """[V, kinds]: the turns of every kind of block with an option."""
