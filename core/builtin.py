@@ -1,4 +1,4 @@
-"""What core itself brings, registered as a plugin like any other: saved graphs, presets, the chain planner, verbs."""
+"""What core itself brings, registered as a plugin like any other: saved graphs, presets, the joint planner, verbs."""
 
 from __future__ import annotations
 
@@ -43,9 +43,10 @@ def partita_cluster_presets() -> Iterable[Path]:
 
 @hookimpl(trylast=True)
 def partita_planner(problem: Problem) -> Plan:
-    from partita.planner import plan
+    from partita.planner.joint.plan import solve
+    from partita.ranking import ranked
 
-    return plan(problem)
+    return ranked(solve(problem))
 
 
 # First, so that the verbs of others stand after these in the help.

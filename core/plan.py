@@ -215,6 +215,11 @@ class Breakdown:
     stages: tuple[StageCost, ...]
 
 
+def rounded(value: float) -> float:
+    """Nine significant digits: what machines agree on whatever the order of their sums."""
+    return float(f"{value:.9g}")
+
+
 @dataclass(frozen=True)
 class Prediction:
     """What the cost model expects of one training step. ``peak_bytes`` by device id."""

@@ -19,6 +19,7 @@ from partita.plan import (
     Stage,
     StageCost,
     Strategy,
+    rounded,
 )  # fmt: skip
 from partita.planner.candidates import Candidate
 from partita.planner.chain import Cutting
@@ -30,11 +31,6 @@ FORMULAS = {
     "1f1b": "Σp + Σo + (c − 1) · max(p, o, cycle) + max s",
     "gpipe": "Σf + Σb + Σo + (c − 1) · [max(f, of) + max(b, ob)] + max s",
 }
-
-
-def rounded(value: float) -> float:
-    """Nine significant digits: what machines agree on whatever the order of their sums."""
-    return float(f"{value:.9g}")
 
 
 def build(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import isqrt
 
+from partita.errors import divisors
 from partita.problem import Target
 
 
@@ -25,12 +25,6 @@ class Candidate:
     @property
     def mesh(self) -> tuple[int, int, int]:
         return self.dp, self.tp, self.pp
-
-
-def divisors(number: int) -> list[int]:
-    """All divisors, smallest first; fast for batches in the millions."""
-    low = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
-    return sorted({*low, *(number // d for d in low)})
 
 
 def candidates(

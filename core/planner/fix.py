@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from partita.cost.alike import Alike, require_tp
-from partita.errors import InputError, PlanError, listed, nearest
-from partita.planner.candidates import divisors
+from partita.errors import InputError, PlanError, divisors, listed, nearest
 from partita.problem import TARGETS, Problem
 
 COUNTS = ("tp", "pp", "dp", "micro_batch", "micro_batches")

@@ -159,7 +159,7 @@ def test_compare_says_what_does_not_fit(partita: Callable[..., str]) -> None:
     words = ["compare", "gpt3-6.7b", "--cluster", "8xa100-80gb", "--global-batch", "64"]
     found = json.loads(partita(*words, "--json"))
     reasons = {row["name"]: row["reason"] for row in found["left_out"]}
-    assert reasons["data parallel"].startswith("does not fit: needs 100.7")
+    assert reasons["data parallel"].startswith("does not fit: needs 101.92")
     assert reasons["data parallel"].endswith(" GiB a device or more, 80.00 GiB is there")
 
 

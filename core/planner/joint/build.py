@@ -20,6 +20,7 @@ from partita.plan import (
     Stage,
     StageCost,
     Strategy,
+    rounded,
 )  # fmt: skip
 from partita.planner.joint.formula import FORMULAS, StageNumbers, stage_numbers, terms, transfer
 from partita.planner.joint.lent import local_elements
@@ -29,11 +30,6 @@ from partita.planner.joint.table import Chosen, JointTable
 
 # The samples of a step, where the devices of a copy divide a copy's too.
 DIVIDED_CUT = Cut("batch", ("micro", "data", "tensor"))
-
-
-def rounded(value: float) -> float:
-    """Nine significant digits: what machines agree on whatever the order of their sums."""
-    return float(f"{value:.9g}")
 
 
 def build(

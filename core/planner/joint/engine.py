@@ -19,6 +19,7 @@ from partita.planner.joint.rows import base
 from partita.planner.joint.search import Found, TimeOut, best
 from partita.planner.joint.space import Family
 from partita.planner.joint.table import JointTable
+from partita.planner.joint.tidy import tidied
 
 # Times that differ by less are equal: sums in another order.
 TIE = 1e-9
@@ -69,12 +70,16 @@ class _Task:
 
 
 class Engine:
-    """The search of one problem, on its pricing."""
+    """The search of one problem, on its pricing; or of some ``families`` and ``schedules`` (with depths) alone."""
 
-    def __init__(self, pricing: Pricing, deadline: float = inf):
+    def __init__(
+        self, pricing: Pricing, deadline: float = inf, families: Sequence[Family] | None = None,
+        schedules: Sequence[tuple[Schedule, int]] | None = None,
+    ):  # fmt: skip
         self.pricing, self.deadline = pricing, deadline
+        self.families = pricing.families if families is None else families
         fixed = pricing.problem.fix.get("schedule")
-        kinds: tuple[tuple[Schedule, int], ...] = (*(("1f1b", depth) for depth in DEPTHS), ("gpipe", 0))
+        kinds: Sequence[tuple[Schedule, int]] = schedules or (*(("1f1b", depth) for depth in DEPTHS), ("gpipe", 0))
         self.schedules = [kind for kind in kinds if fixed in (None, kind[0])]
 
     def search(self) -> Searched:
@@ -100,15 +105,16 @@ class Engine:
 
     def others(self, than: Answer, within: float, most: int) -> Iterator[Answer]:
         """Other answers that take up to ``within`` times as long, the best of their family and number of micro-batches:
-        up to ``most`` are looked for, where bounds are the least."""
+        up to ``most`` are looked for, where bounds are the least. Each arrangement comes once."""
         tasks = sorted(self.tasks(), key=lambda task: task.bound)
-        looked = 0
+        looked, seen = 0, {(than.table.micro_batches, than.shapes)}
         for task in tasks:
             if task.mixed or task.bound >= than.seconds * within or looked == most:
                 continue
             looked += 1
             answer = self.solve(task, than.seconds * within)
-            if answer is not None:
+            if answer is not None and (key := (answer.table.micro_batches, answer.shapes)) not in seen:
+                seen.add(key)
                 yield answer
 
     def solve(self, task: _Task, below: float) -> Answer | None:
@@ -128,6 +134,7 @@ class Engine:
             table = self._table(task, schedule, depth)
             answer = best(table, below, bases, deadline=self.deadline)
             if answer is not None:
+                answer = replace(answer, stages=tidied(table, answer.stages))
                 found, below = Answer(family, table, answer), answer.seconds
             if below <= bound.seconds * (1 + TIE):
                 break
@@ -136,7 +143,7 @@ class Engine:
     def tasks(self) -> list[_Task]:
         """All tasks, those first that are searched in no time, and of these the ones with the least bounds."""
         found = []
-        for family in self.pricing.families:
+        for family in self.families:
             mixed = any(shape.mixed for shape in family.shapes)
             for count in self.pricing.micro_batches(family):
                 bound = self._bound(family, count)

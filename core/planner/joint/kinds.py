@@ -29,38 +29,45 @@ class BlockCut(NamedTuple):
 
 
 class Kinds:
-    """The kinds of a problem's blocks. ``of``: [n], the kind of each block."""
+    """The kinds of a problem's blocks. ``of``: [n], the kind of each block; ``costs`` that are known."""
 
-    def __init__(self, problem: Problem, groups: Alike):
+    def __init__(self, problem: Problem, groups: Alike, costs: dict[BlockCut, tuple[BlockCost, ...]] | None = None):
         self.problem, self.groups, self.cluster = problem, groups, problem.cluster
         self.item = item_bytes(problem.graph, problem.precision)
         self.first = sorted(set(groups.kinds))
         self.of = np.array([self.first.index(kind) for kind in groups.kinds])
-        self._costs: dict[BlockCut, tuple[BlockCost, ...]] = {}
+        # They don't depend on the cluster, nor on the batch.
+        self.made: dict[BlockCut, tuple[BlockCost, ...]] = {} if costs is None else costs
         self._constants: dict[tuple[BlockCut, int], Mapping[str, np.ndarray]] = {}
         self._measures: dict[tuple[BlockCut, int, int], np.ndarray] = {}
         self.devices: list[Device] = []
         self._shared: np.ndarray | None = None
 
+    def of_problem(self, problem: Problem) -> Kinds:
+        """The same kinds for another batch or cluster: costs are known, and what they take on devices that are too."""
+        found = Kinds(problem, self.groups, self.made)
+        if problem.cluster.threads == self.cluster.threads:
+            found.devices, found._shared = self.devices, self._shared
+            found._constants, found._measures = self._constants, self._measures
+        return found
+
     def device(self, devices: Iterable[int]) -> int:
         """The number, in ``devices``, of what stands for the devices with these ids."""
         found = self.cluster.weakest(devices)
-        for number, known in enumerate(self.devices):
-            if known is found:
-                return number
-        self.devices.append(found)
-        return len(self.devices) - 1
+        if found not in self.devices:
+            self.devices.append(found)
+        return self.devices.index(found)
 
     def costs(self, cut: BlockCut) -> tuple[BlockCost, ...]:
         """One cost a kind, for the graph's samples."""
-        if cut not in self._costs:
+        if cut not in self.made:
             graph, made = self.problem.graph, []
             for kind in self.first:
                 classes = self.groups.classes[kind]
                 division = replace(tensor_division(classes, cut.tp), selective=cut.selective)
                 made.append(divided_cost(graph, graph.blocks[kind].name, classes, division, self.item))
-            self._costs[cut] = tuple(made)
-        return self._costs[cut]
+            self.made[cut] = tuple(made)
+        return self.made[cut]
 
     def constants(self, cut: BlockCut, number: int) -> Mapping[str, np.ndarray]:
         """[kinds] each, by name: what doesn't depend on the samples, and what is in proportion to them (of the

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from partita.cost.alike import Alike, alike
+from partita.cost.alike import alike
 from partita.errors import PlanError
-from partita.plan import Plan, Search
+from partita.plan import Plan, Search, SharedParameter, Stage, rounded
 from partita.planner.fix import check_fix
-from partita.planner.joint.build import build, rounded
+from partita.planner.joint.build import build, plan_stages, shared_parameters
 from partita.planner.joint.engine import Answer, Engine, Searched
+from partita.planner.joint.infeasible import refuse
 from partita.planner.joint.price import Pricing
+from partita.planner.joint.table import Chosen
 from partita.problem import TARGETS, Problem
 
 # How many smaller device counts are tried where no plan can use all devices.
@@ -33,6 +35,14 @@ class Solved:
         found = self.searched
         search = Search("joint", found.optimal, rounded(found.bound_seconds), found.considered)
         return build(self.engine.pricing, answer.family, answer.table, answer.found.stages, search, reasons)
+
+    def stages(self, answer: Answer, chosen: Sequence[Chosen]) -> tuple[Stage, ...]:
+        """Stages of an answer's table as a plan has them."""
+        return plan_stages(self.engine.pricing, answer.family, answer.table, chosen)
+
+    def shared(self, stages: Sequence[Stage]) -> tuple[SharedParameter, ...]:
+        """The parameters that blocks of these stages share."""
+        return shared_parameters(self.engine.pricing, stages)
 
 
 def solve(problem: Problem, seconds: float = inf) -> Solved:
@@ -58,11 +68,7 @@ def solve(problem: Problem, seconds: float = inf) -> Solved:
             f"no plan for {problem.cluster.devices} devices, global batch {problem.global_batch} and "
             f"{len(problem.graph.blocks)} blocks keeps all of {held} ({TARGETS[problem.target].sentence})"
         )
-    raise _refused(problem, groups)
-
-
-def _refused(problem: Problem, groups: Alike) -> Exception:
-    raise NotImplementedError
+    raise refuse(problem, groups, list(device_counts(problem)))
 
 
 def device_counts(problem: Problem) -> Iterator[int]:

@@ -68,7 +68,7 @@ def sums(
                 place = 0 if alike else q
                 next_place = 0 if alike else q + u
                 # As many blocks before as stages before.
-                before = q // u if alike else (1 if q > 0 else 0)
+                before = -(-q // u) if alike else (1 if q > 0 else 0)
                 for i in range(before, n - behind if q > 0 else 1):
                     # What comes before needs its time on the devices that are left for it.
                     if q > 0 and not work[0, i] * (1 - 1e-9) < stage_most * q:

@@ -51,8 +51,8 @@ class Side:
 class Ways:
     """The variants of one family; families that differ in ``tied`` alone share them.
 
-    ``memory_limit``: bytes of the largest device that any variant stands on. A smaller one is as if what it lacks were
-    taken there before anything else.
+    Memory is held against the limit of the problem's largest device: what a smaller one lacks is as if it were taken
+    there before anything else (``base_bytes``).
     """
 
     def __init__(self, kinds: Kinds, crossing: Crossing, family: Family, places: Places, devices: int):
@@ -66,9 +66,8 @@ class Ways:
         self.mixed = np.array([shape.mixed for shape in self.shapes])
         variants = places.variants
         self.on = [kinds.device(devices) for devices in places.devices]
-        limits = [self.problem.memory_limit_of(devices) for devices in places.devices]
-        self.memory_limit = max(limits)
-        taken = [self.framework_bytes(v) + self.memory_limit - limit for v, limit in enumerate(limits)]
+        largest, limits = self.problem.largest_memory_limit, map(self.problem.memory_limit_of, places.devices)
+        taken = [self.framework_bytes(v) + largest - limit for v, limit in enumerate(limits)]
         self.base_bytes = np.array(taken, dtype=float)
         self.tensor = _group(self.cluster, self.tp, [variant.tensor for variant in variants], places)
         self.data = _group(self.cluster, self.dp, [variant.data for variant in variants], places)
