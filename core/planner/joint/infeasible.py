@@ -13,7 +13,7 @@ from partita.plan import Order
 from partita.planner.arrangement import arrangement
 from partita.planner.joint.build import plan_stages, stage_memory
 from partita.planner.joint.kinds import BlockCut
-from partita.planner.joint.price import Pricing
+from partita.planner.joint.price import Pricing, Schedule
 from partita.planner.joint.smallest import Smallest, floor, smallest
 from partita.planner.joint.space import MOST_UNITS, Family
 from partita.planner.joint.table import JointTable
@@ -117,7 +117,7 @@ def _tables(pricing: Pricing) -> Iterator[tuple[float, Family, JointTable]]:
     1F1B without a deeper warm-up holds the least; of the numbers of micro-batches that fill the pipeline for the same
     shapes, the largest does.
     """
-    schedule = "gpipe" if pricing.problem.fix.get("schedule") == "gpipe" else "1f1b"
+    schedule: Schedule = "gpipe" if pricing.problem.fix.get("schedule") == "gpipe" else "1f1b"
     for family in pricing.families:
         seen = set()
         for count in reversed(pricing.micro_batches(family)):
@@ -222,7 +222,7 @@ def smaller_batch(pricing: Pricing, counts: Sequence[int]) -> Least | None:
 
 
 def _with_turns(pricing: Pricing, count: int, limit: float) -> Least | None:
-    schedule = "gpipe" if pricing.problem.fix.get("schedule") == "gpipe" else "1f1b"
+    schedule: Schedule = "gpipe" if pricing.problem.fix.get("schedule") == "gpipe" else "1f1b"
     for family in pricing.families:
         if count in pricing.micro_batches(family):
             table = pricing.table(family, count, schedule)

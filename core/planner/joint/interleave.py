@@ -67,7 +67,9 @@ def _bounds(answer: Answer, shape: int, option: int, stages: int) -> list[int] |
     best = {0: (0.0, 0.0)}
     froms: list[dict[int, int]] = []
     for stage in range(stages):
-        line, found, came = sums[stage % lanes], {}, {}
+        line = sums[stage % lanes]
+        found: dict[int, tuple[float, float]] = {}
+        came: dict[int, int] = {}
         for stop in range(stage + 1, n - (stages - stage - 1) + 1):
             for start, (largest, squares) in best.items():
                 if start >= stop:

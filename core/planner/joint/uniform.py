@@ -59,7 +59,7 @@ class Way:
     def fastest(self) -> tuple[Chosen, ...] | None:
         """The stages with the least step time among those that fit; None where none do."""
         found = best(self.table)
-        return found and found.stages
+        return None if found is None else found.stages
 
     def smallest(self) -> tuple[Chosen, ...]:
         """The stages whose heaviest device holds the least; there must be as many blocks as stages."""
