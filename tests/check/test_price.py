@@ -183,8 +183,6 @@ def test_each_stage_is_held_against_its_own_devices(check: Check) -> None:
         assert all(stage["total"] <= limits[name] for stage, name in zip(stages, names, strict=True))
         assert max(stage["total"] for stage in stages) > 16 * GIB
         assert found["predicted"]["memory_limit_bytes"] == min(limits[name] for name in names)
-        slowest = "every stage as fast as on the slowest of the devices, which differ"
-        assert (slowest in found["predicted"]["assumed"]) == (len(set(names)) > 1)
     # 32 samples are too many for the smaller device wherever the cut lies.
     for stage, names in ((1, ("a100-80gb", "v100-16gb")), (0, ("v100-16gb", "a100-80gb"))):
         wrong = asked(32, *names)

@@ -211,4 +211,4 @@ def test_a_profile_is_of_the_nodes_whose_device_it_names(tmp_path):
 def test_the_reasons_say_of_which_devices_a_profile_is():
     stated = problem("gpt3-350m", "1xh200+1xa100-80gb", None, 8, 2048, "bf16", "adam", None, "deepspeed", (), str(H200))
     (reason,) = (reason for reason in plan(stated).reasons if reason.startswith("Profile"))
-    assert reason.endswith(" is of h200; unlike devices in step have the presets' figures.")
+    assert reason.endswith(" is of h200; stages on others, or on unlike ones, have the presets' figures.")
