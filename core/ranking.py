@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from partita.cluster import Cluster
+from partita.graph import Graph
 from partita.plan import Plan
 from partita.planner.joint.engine import TIE, Answer
 from partita.planner.joint.formula import FORMULAS
@@ -30,22 +32,32 @@ def ranked(solved: Solved) -> Plan:
     problem = solved.engine.pricing.problem
     left, simulated = TURNS, 0
     best: tuple[Answer, Plan] | None = None
-    for answer, plan in _plans(solved):
-        left -= turns(plan)
-        if left < 0:
-            break
-        plan = predicted(problem.graph, plan, problem.cluster)
-        if any(peak > problem.memory_limit_of((device,)) for device, peak in plan.predicted.peak_bytes.items()):
-            continue
-        simulated += 1
-        if best is None or plan.predicted.step_seconds < best[1].predicted.step_seconds * (1 - TIE):
-            best = answer, plan
+    try:
+        for answer, plan in _plans(solved):
+            left -= turns(plan)
+            if left < 0:
+                break
+            plan = predicted(problem.graph, plan, problem.cluster)
+            if any(peak > problem.memory_limit_of((device,)) for device, peak in plan.predicted.peak_bytes.items()):
+                continue
+            simulated += 1
+            if best is None or plan.predicted.step_seconds < best[1].predicted.step_seconds * (1 - TIE):
+                best = answer, plan
+    except KeyboardInterrupt:
+        # The best so far, simulated or not, is worth more than none.
+        pass
     if best is None:
         plan = solved.plan(solved.best)
         return replace(plan, reasons=(*reasons(solved, solved.best, plan), _not_simulated(plan)))
     answer, plan = best
     said = _said(answer, solved.best, plan, simulated)
     return replace(plan, reasons=(*reasons(solved, answer, plan), said))
+
+
+def foretold(graph: Graph, plan: Plan, cluster: Cluster) -> Plan:
+    """Any plan with the prediction of its simulation, as ranked plans have it; the formula's where that would take too
+    long."""
+    return plan if turns(plan) > TURNS else predicted(graph, plan, cluster)
 
 
 def turns(plan: Plan) -> int:

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, lcm
 
-from partita.cost.alike import Alike
 from partita.cost.state import state_bytes
 from partita.errors import Infeasible, divisors
 from partita.plan import Order
@@ -47,9 +46,9 @@ class Least:
         return arrangement(stages, Order(self.table.schedule, len(stages), self.table.micro_batches))
 
 
-def refuse(problem: Problem, groups: Alike, counts: Sequence[int]) -> Infeasible:
-    """The error to raise where no answer on any of these numbers of devices fits the limit."""
-    pricing = Pricing(problem, groups)
+def refuse(pricing: Pricing, counts: Sequence[int]) -> Infeasible:
+    """The error to raise where no answer to the pricing's problem on any of these numbers of devices fits the limit."""
+    problem = pricing.problem
     found = least_memory(pricing, counts)
     assert found is not None, "there are tables, and each has answers"
     behind = range(len(found.smallest.stages) - 1, -1, -1)
@@ -90,8 +89,7 @@ def least_memory(pricing: Pricing, counts: Sequence[int], under: float = float("
     a device; None where none needs less than ``under`` bytes."""
     best: Least | None = None
     for devices in counts:
-        # No way to divide state makes it less.
-        if framework_bytes(pricing) + state(pricing) / devices >= under:
+        if least_share(pricing, devices) >= under:
             break
         here = pricing.on(pricing.problem, devices)
         for bound, family, table in sorted(_tables(here), key=lambda each: each[0]):
@@ -141,6 +139,11 @@ def state(pricing: Pricing) -> float:
 def framework_bytes(pricing: Pricing) -> int:
     """The least that is taken on any device before any tensor exists."""
     return min(device.framework_bytes for device in pricing.cluster.different_devices())
+
+
+def least_share(pricing: Pricing, devices: int) -> float:
+    """Bytes that some device of so many holds, however the model's state is divided."""
+    return framework_bytes(pricing) + state(pricing) / devices * (1 - 1e-9)
 
 
 def _state_sentence(pricing: Pricing) -> str:
@@ -202,22 +205,20 @@ def smaller_batch(pricing: Pricing, counts: Sequence[int]) -> Least | None:
     held, limit = problem.fix.get("micro_batches"), float(problem.largest_memory_limit)
     best: Least | None = None
     for devices in counts:
-        if framework_bytes(pricing) + state(pricing) / devices > limit:
+        if least_share(pricing, devices) > limit:
             break
         for samples in _turns(problem, devices):
             most = 0 if best is None else best.pricing.problem.global_batch
             step = samples * int(held or 1)
             top = (problem.global_batch - 1) // step
-            low, high, times = most // step, top + 1, top
-            # All under ``low`` are no better than what is known; none from ``high`` on fits.
+            # All up to ``low`` are no better than what is known; none from ``high`` on fits, and most often none does.
+            low, high = most // step, top + 1
+            first = [top, low + 1]
             while low + 1 < high:
+                times = first.pop() if first else (low + high) // 2
                 batch = replace(problem, global_batch=step * times)
                 found = _with_turns(pricing.on(batch, devices), int(held or times), limit)
-                if found is None:
-                    high = times
-                else:
-                    low, best = times, found
-                times = (low + high) // 2
+                low, high, best = (low, times, best) if found is None else (times, high, found)
     return best
 
 
