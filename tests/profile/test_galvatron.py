@@ -10,6 +10,7 @@ import pytest
 
 from partita.cli.options import problem
 from partita.cost.alike import alike
+from partita.cost.precision import peak_flops
 from partita.errors import InputError
 from partita.planner import plan
 from partita.planner.joint.kinds import BlockCut
@@ -43,8 +44,8 @@ def test_a_layer_takes_and_keeps_what_the_files_say(llama):
     times, memory = (json.loads((FOLDER / name).read_text()) for name in (COMPUTATION, MEMORY))
     for tp, micro in ((1, 1), (2, 4), (8, 12)):
         held = Way(pricing, Uniform(tp=tp, dp=8 // tp, micro=micro)).table.prices.held_bytes[0, :, 0]
-        costs, peak = pricing.kinds.costs(BlockCut(tp)), pricing.kinds.peak
-        device = question.cluster.device
+        costs, device = pricing.kinds.costs(BlockCut(tp)), question.cluster.device
+        peak = peak_flops(device, question.precision)
         layer = times[f"layertype_0_bsz{micro}_seq2048"] * 1e-3 * micro / tp
         assert costs[1].passes(device, peak, float(micro)) == pytest.approx((layer, 2 * layer))
         rest = times[f"layertype_other_bsz{micro}_seq2048"] * 1e-3 * micro / tp
@@ -54,7 +55,7 @@ def test_a_layer_takes_and_keeps_what_the_files_say(llama):
         last = memory["other_memory_pp_on_last_sp"]["2048"]["activation"][str(tp)]
         assert held[-1] == pytest.approx(last * MIB * micro)
     # 154.203 MiB a millisecond between 8 GPUs.
-    assert question.cluster.intra_node.reached_bytes_per_second == pytest.approx(154.203 * MIB * 1e3)
+    assert question.cluster.kind.intra_node.reached_bytes_per_second == pytest.approx(154.203 * MIB * 1e3)
 
 
 @pytest.mark.slow

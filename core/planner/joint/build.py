@@ -121,7 +121,8 @@ def predict(
 
 
 def stage_memory(pricing: Pricing, family: Family, table: JointTable, stage: Chosen, behind: int) -> MemoryBytes:
-    """Bytes by item on each device of a stage; they add up to what the search compared."""
+    """Bytes by item on each device of a stage; they add up to what the search compared, except for what these devices
+    have less than the largest."""
     prices, v = table.prices, int(table.prices_of[stage.shape, stage.unit])
     ways, kind = pricing.ways(family), pricing.kinds.of
     inside = np.arange(stage.start, stage.stop), np.array(stage.options)
@@ -137,7 +138,7 @@ def stage_memory(pricing: Pricing, family: Family, table: JointTable, stage: Cho
         optimizer=ceil(state[2]),
         activations=ceil(table.held(behind) * fsum(prices.held_bytes[v, inside[0], inside[1]].tolist())),
         temporary=ceil(float(prices.temporary_bytes[v, inside[0], inside[1]].max())),
-        framework=int(prices.base_bytes[v]),
+        framework=ways.framework_bytes(v),
     )
 
 

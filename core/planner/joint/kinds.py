@@ -5,12 +5,13 @@ Seconds of computing and kept bytes depend on a kind, its cut and the samples of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
+from partita.cluster.model import Device
 from partita.cost.alike import Alike
 from partita.cost.block import BlockCost, divided_cost
 from partita.cost.division import tensor_division
@@ -32,23 +33,30 @@ class Kinds:
 
     def __init__(self, problem: Problem, groups: Alike, costs: dict[BlockCut, tuple[BlockCost, ...]] | None = None):
         self.problem, self.groups, self.cluster = problem, groups, problem.cluster
-        self.peak = peak_flops(problem.cluster.device, problem.precision)
         self.item = item_bytes(problem.graph, problem.precision)
         self.first = sorted(set(groups.kinds))
         self.of = np.array([self.first.index(kind) for kind in groups.kinds])
         # They don't depend on the cluster, nor on the batch.
         self.made: dict[BlockCut, tuple[BlockCost, ...]] = {} if costs is None else costs
-        self._constants: dict[BlockCut, Mapping[str, np.ndarray]] = {}
-        self._measures: dict[tuple[BlockCut, int], np.ndarray] = {}
+        self._constants: dict[tuple[BlockCut, int], Mapping[str, np.ndarray]] = {}
+        self._measures: dict[tuple[BlockCut, int, int], np.ndarray] = {}
+        self.devices: list[Device] = []
         self._shared: np.ndarray | None = None
 
     def of_problem(self, problem: Problem) -> Kinds:
-        """The same kinds for another batch or cluster: costs are known, and on such devices what they take too."""
-        same = problem.cluster.device == self.cluster.device and problem.cluster.threads == self.cluster.threads
+        """The same kinds for another batch or cluster: costs are known, and what they take on devices that are too."""
         found = Kinds(problem, self.groups, self.made)
-        if same:
-            found._constants, found._measures, found._shared = self._constants, self._measures, self._shared
+        if problem.cluster.threads == self.cluster.threads:
+            found.devices, found._shared = self.devices, self._shared
+            found._constants, found._measures = self._constants, self._measures
         return found
+
+    def device(self, devices: Iterable[int]) -> int:
+        """The number, in ``devices``, of what stands for the devices with these ids."""
+        found = self.cluster.weakest(devices)
+        if found not in self.devices:
+            self.devices.append(found)
+        return self.devices.index(found)
 
     def costs(self, cut: BlockCut) -> tuple[BlockCost, ...]:
         """One cost a kind, for the graph's samples."""
@@ -61,13 +69,13 @@ class Kinds:
             self.made[cut] = tuple(made)
         return self.made[cut]
 
-    def constants(self, cut: BlockCut) -> Mapping[str, np.ndarray]:
+    def constants(self, cut: BlockCut, number: int) -> Mapping[str, np.ndarray]:
         """[kinds] each, by name: what doesn't depend on the samples, and what is in proportion to them (of the
         graph's)."""
-        if cut not in self._constants:
+        if (cut, number) not in self._constants:
             graph, costs = self.problem.graph, self.costs(cut)
             found = [sent(cost, "tensor") for cost in costs]
-            self._constants[cut] = {
+            self._constants[cut, number] = {
                 name: np.array(values, dtype=float)
                 for name, values in {
                     "trained": [cost.trained for cost in costs],
@@ -77,7 +85,7 @@ class Kinds:
                         sum(graph.tensor[name].gradient for name in graph.blocks[kind].parameters)
                         for kind in self.first
                     ],
-                    "accumulated": [cost.accumulate_seconds(self.cluster.device, 2) for cost in costs],
+                    "accumulated": [cost.accumulate_seconds(self.devices[number], 2) for cost in costs],
                     "temporary": [cost.temporary_bytes for cost in costs],
                     "running": [cost.activation_bytes.max(initial=0.0) for cost in costs],
                     "down_rounds": [each.forward_rounds for each in found],
@@ -86,19 +94,19 @@ class Kinds:
                     "up_bytes": [each.backward_bytes for each in found],
                 }.items()
             }
-        return self._constants[cut]
+        return self._constants[cut, number]
 
-    def measures(self, cut: BlockCut, samples: int) -> np.ndarray:
+    def measures(self, cut: BlockCut, samples: int, number: int) -> np.ndarray:
         """[4, kinds]: forward, backward and repeated seconds of computing, kept bytes, of a device's samples."""
-        if (cut, samples) not in self._measures:
-            device, ratio = self.cluster.device, samples / self.problem.graph.samples
-            machine = (device, self.peak, ratio, self.cluster.threads)
+        if (cut, samples, number) not in self._measures:
+            device, ratio = self.devices[number], samples / self.problem.graph.samples
+            machine = (device, peak_flops(device, self.problem.precision), ratio, self.cluster.threads)
             rows = [
                 (*cost.passes(*machine), cost.repeated_seconds(*machine), cost.kept_bytes(device, ratio))
                 for cost in self.costs(cut)
             ]
-            self._measures[cut, samples] = np.array(rows).T
-        return self._measures[cut, samples]
+            self._measures[cut, samples, number] = np.array(rows).T
+        return self._measures[cut, samples, number]
 
     @property
     def shared(self) -> np.ndarray:

@@ -59,9 +59,8 @@ class Solved:
 def solve(problem: Problem, seconds: float = inf, engine: str = "joint") -> Solved:
     """The best answer under the stated formula (formula.py), within memory and the target's limits.
 
-    After so many ``seconds``, or at Ctrl-C, the best so far, marked as not optimal. ``engine``: one of
-    ``ENGINES``. PlanError for held decisions that can't be, Infeasible (with the least changes that would help) where
-    nothing fits.
+    After so many ``seconds``, or at Ctrl-C, the best so far, marked as not optimal. ``engine``: one of ``ENGINES``.
+    PlanError for held decisions that can't be, Infeasible (with the least changes that would help) where nothing fits.
     """
     groups = alike(problem.graph)
     check_fix(problem, groups)
@@ -70,7 +69,7 @@ def solve(problem: Problem, seconds: float = inf, engine: str = "joint") -> Solv
     for devices in device_counts(problem):
         pricing = whole.on(problem, devices)
         some = some or any(pricing.micro_batches(family) for family in pricing.families)
-        if least_share(whole, devices) > problem.memory_limit:
+        if least_share(whole, devices) > problem.largest_memory_limit:
             continue
         asked = ENGINES[engine](pricing, deadline)
         searched = asked.search()

@@ -96,7 +96,7 @@ class Pricing:
             crosses=where.crosses,
             transfer_forward=forward,
             transfer_backward=backward,
-            memory_limit=float(self.problem.memory_limit),
+            memory_limit=float(self.problem.largest_memory_limit),
             micro_batches=micro_batches,
             most_stages=min(family.most_stages, len(self.groups.kinds)),
             schedule=schedule,
@@ -126,7 +126,11 @@ class Pricing:
         return self.ways(family).places
 
     def _transfers(self, ports: tuple[tuple[int, int], ...], samples: int) -> tuple[np.ndarray, np.ndarray]:
-        """[2, n + 1, P, P] each: seconds of a boundary, forward and backward, inside a node and between nodes."""
+        """[2, n + 1, P, P] each: seconds of a boundary, forward and backward, inside a node and between nodes.
+
+        Where nodes differ, each is over the slowest link that any of them has: which nodes a boundary lies between is
+        not asked.
+        """
         if (ports, samples) in self._moved:
             return self._moved[ports, samples]
         share = np.array([[boundary_share(*one, *other) for other in ports] for one in ports])
