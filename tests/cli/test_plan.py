@@ -12,9 +12,14 @@ import pytest
 
 from partita.cli.binding import heaviest, paces, slowest
 from partita.cli.main import main
+from partita.cli.model import load_model
+from partita.cluster import parse_cluster
 from partita.graph import save_graph
 from partita.plan import load_plan
+from partita.planner import parse_fix
+from partita.planner import plan as planned
 from partita.plugins.capture_huggingface import capture_config
+from partita.problem import Problem
 
 BIG = ["gpt3-6.7b", "--cluster", "4x8xa100-80gb", "--global-batch", "512"]
 KEYS = {
@@ -99,14 +104,11 @@ def test_explain_says_the_same_of_the_file_and_of_the_question(partita: Callable
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
 @pytest.mark.parametrize("pp", [2, 4, 6])
-def test_the_pace_is_the_maximum_in_the_formula(
-    partita: Callable[..., str], tmp_path: Path, schedule: str, pp: int
-) -> None:
+def test_the_pace_is_the_maximum_in_the_formula(schedule: str, pp: int) -> None:
     """Σ + (c − 1) · pace + end of step is the step for 1F1B; GPipe's two maxima may lie on different stages."""
-    file = tmp_path / "plan.json"
-    partita("plan", "gpt3-tiny", "--cluster", f"1x{pp}xa100-80gb", "--global-batch", 64, "--fix", f"pp={pp}",
-            "--fix", "micro_batch=2", "--fix", f"schedule={schedule}", "-o", file)  # fmt: skip
-    plan = load_plan(file)
+    held = parse_fix([f"pp={pp}", "micro_batch=2", f"schedule={schedule}"])
+    graph = load_model("gpt3-tiny", None, "bfloat16")
+    plan = planned(Problem(graph, parse_cluster(f"1x{pp}xa100-80gb"), 64, fix=held))
     stages = plan.predicted.breakdown.stages
     total = sum(s.forward_seconds + s.backward_seconds for s in stages)
     total += sum(s.transfer_forward_seconds + s.transfer_backward_seconds for s in stages)
