@@ -32,16 +32,20 @@ def ranked(solved: Solved) -> Plan:
     problem = solved.engine.pricing.problem
     left, simulated = TURNS, 0
     best: tuple[Answer, Plan] | None = None
-    for answer, plan in _plans(solved):
-        left -= turns(plan)
-        if left < 0:
-            break
-        plan = predicted(problem.graph, plan, problem.cluster)
-        if max(plan.predicted.peak_bytes.values()) > problem.memory_limit:
-            continue
-        simulated += 1
-        if best is None or plan.predicted.step_seconds < best[1].predicted.step_seconds * (1 - TIE):
-            best = answer, plan
+    try:
+        for answer, plan in _plans(solved):
+            left -= turns(plan)
+            if left < 0:
+                break
+            plan = predicted(problem.graph, plan, problem.cluster)
+            if max(plan.predicted.peak_bytes.values()) > problem.memory_limit:
+                continue
+            simulated += 1
+            if best is None or plan.predicted.step_seconds < best[1].predicted.step_seconds * (1 - TIE):
+                best = answer, plan
+    except KeyboardInterrupt:
+        # The best so far, simulated or not, is worth more than none.
+        pass
     if best is None:
         plan = solved.plan(solved.best)
         return replace(plan, reasons=(*reasons(solved, solved.best, plan), _not_simulated(plan)))
