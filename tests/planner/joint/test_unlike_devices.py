@@ -83,7 +83,7 @@ def question(limits: tuple[int, int], speeds: tuple[float, float], memory_bytes:
     three = chain([1.0, 2.0, 1.0], parameters=[2000, 1000, 500], width=50, kept=800)
     devices = [
         Device(f"of {limit} bytes", limit, {"float32": 1e30}, speed, framework_bytes=taken)
-        for limit, speed, taken in zip(limits, speeds, (500, 4000), strict=True)
+        for limit, speed, taken in zip(limits, speeds, (500, 70_000), strict=True)
     ]
     cluster = Cluster("test", (1, 2), tuple(Kind(device, Link(1e6), Link(1e6)) for device in devices))
     given = {"precision": "fp32", "target": "partita", "memory_bytes": memory_bytes}
@@ -110,7 +110,7 @@ def least(prices: Pricing) -> float:
 def test_the_best_of_all_answers_that_fit_each_device(speeds):
     """Looked at one by one, and judged by the plan's own memory against the devices' own limits."""
     between = 0
-    for limits in [(150_000, 15_000), (30_000, 150_000), (90_000, 45_000), (45_000, 90_000)]:
+    for limits in [(150_000, 95_000), (60_000, 210_000), (90_000, 110_000)]:
         prices, all_of_them = question(limits, speeds), inf
         for family, table in tables(prices):
             wanted = inf
