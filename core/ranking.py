@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from partita.cluster import Cluster
+from partita.graph import Graph
 from partita.plan import Plan
 from partita.planner.joint.engine import TIE, Answer
 from partita.planner.joint.formula import FORMULAS
@@ -50,6 +52,12 @@ def ranked(solved: Solved) -> Plan:
     answer, plan = best
     said = _said(answer, solved.best, plan, simulated)
     return replace(plan, reasons=(*reasons(solved, answer, plan), said))
+
+
+def foretold(graph: Graph, plan: Plan, cluster: Cluster) -> Plan:
+    """Any plan with the prediction of its simulation, as ranked plans have it; the formula's where that would take too
+    long."""
+    return plan if turns(plan) > TURNS else predicted(graph, plan, cluster)
 
 
 def turns(plan: Plan) -> int:
