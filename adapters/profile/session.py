@@ -133,7 +133,7 @@ def _shapes(graph: Graph, groups: Alike, tp: int, precision: str) -> dict[str, B
 def one_stage(graph: Graph, precision: str, tp: int, micro: int) -> Plan:
     """The plan of one stage whose turn takes ``micro`` samples, without limits of memory."""
     device = Device("any", 2**60, {compute_dtype(precision): 1e15}, 1e12)
-    cluster = Cluster("one group", (tp,), device, Link(1e11), Link(1e11))
+    cluster = Cluster.of("one group", (tp,), device, Link(1e11), Link(1e11))
     held = {"tp": tp, "pp": 1, "dp": 1, "micro_batches": 1, "zero": 0, "recompute": "none"}
     return planned(Problem(graph, cluster, micro, precision, "adam", "partita", fix=held))
 

@@ -116,7 +116,7 @@ def found(plan: Plan, seconds: float | None) -> str:
     proof = (
         "the best under the formula"
         if plan.search.optimal
-        else f"not proven; bound {duration(plan.search.bound_seconds)}"
+        else "not proven" + (f"; bound {duration(plan.search.bound_seconds)}" if plan.search.bound_seconds else "")
     )
     return f"found by {plan.search.engine}{took}: {plan.search.considered:,} candidates, {proof}"
 

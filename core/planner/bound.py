@@ -49,7 +49,7 @@ class Bounds:
     def memory(self, candidate: Candidate) -> float:
         """No cuts of this candidate have a heaviest stage with less: an even share of everything, or one block."""
         numbers, c = self.numbers, candidate
-        framework = float(numbers.cluster.device.framework_bytes)
+        framework = float(numbers.device.framework_bytes)
         key = (c.tp, c.dp, c.zero, c.recompute, c.micro)
         if key not in self._memory:
             # What a block borrows from an earlier one may be in its own stage: it isn't counted here.

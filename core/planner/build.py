@@ -88,7 +88,7 @@ def stage_memory(numbers: Numbers, candidate: Candidate, stage: int, i: int, j: 
         optimizer=ceil(state.optimizer),
         activations=held * ceil(float(segments(numbers.held(c))[i, j])),
         temporary=ceil(float(numbers.temporary(c)[i:j].max())),
-        framework=numbers.cluster.device.framework_bytes,
+        framework=numbers.device.framework_bytes,
     )
 
 

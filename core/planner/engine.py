@@ -55,10 +55,13 @@ def plan(problem: Problem) -> Plan:
             continue
         others = [candidate for candidate in fitting if candidate.mesh != best.candidate.mesh]
         second = _second(numbers, bounds, others) if best.optimal else None
+        # Devices that differ are taken for the weakest: another order of unlike stages may be faster.
+        alike_devices = len(problem.cluster.different_kinds) == 1
         return build(
             numbers, best.candidate, best.cutting,
             second=(second.candidate, second.cutting.seconds) if second else None,
-            optimal=best.optimal, bound_seconds=best.bound_seconds, considered=len(considered),
+            optimal=best.optimal and alike_devices, bound_seconds=best.bound_seconds if alike_devices else 0.0,
+            considered=len(considered),
         )  # fmt: skip
     if not considered:
         held = ", ".join(f"{name}={value}" for name, value in problem.fix.items())

@@ -16,7 +16,7 @@ from partita.planner.candidates import Candidate, candidates
 from partita.planner.chain import least_memory
 from partita.planner.numbers import Numbers
 from partita.planner.words import counted, describe, gib
-from partita.problem import TARGETS
+from partita.problem import TARGETS, Problem
 
 # Larger clusters that are tried: so many steps of one device (or of one node).
 STEPS = 64
@@ -31,14 +31,14 @@ WORDS = {
 def refuse(numbers: Numbers, bounds: Bounds, listed: Sequence[Candidate]) -> Infeasible:
     """The error to raise when none of the candidates fits the limit."""
     problem = numbers.problem
-    limit, device = problem.memory_limit, problem.cluster.device
+    limit, cluster = problem.memory_limit, problem.cluster
     needed, candidate, cuts = _least(numbers, bounds, listed)
     memories = [stage_memory(numbers, candidate, stage, i, j) for stage, (i, j) in enumerate(pairwise(cuts))]
     stage = max(range(len(memories)), key=lambda s: memories[s].total)
     blocks = problem.graph.blocks[cuts[stage] : cuts[stage + 1]]
     largest = max(memories[stage].items().items(), key=lambda item: item[1])
     smallest = (
-        f"nothing fits {gib(limit)} a device on {counted(problem.cluster.devices)} ({device.name}): the least is "
+        f"nothing fits {gib(limit)} a device on {counted(cluster.devices)} ({cluster.device_names}): the least is "
         f"{gib(needed)} a device ({needed:,.0f} bytes)"
     )
     span = f'"{blocks[0].name}"' if len(blocks) == 1 else f'"{blocks[0].name}" to "{blocks[-1].name}"'
@@ -46,6 +46,7 @@ def refuse(numbers: Numbers, bounds: Bounds, listed: Sequence[Candidate]) -> Inf
         f"With {gib(needed)} a device a plan exists: {describe(candidate)}.",
         f"Stage {stage} binds (blocks {span}), and in it {WORDS[largest[0]]}: {gib(largest[1])} of {gib(needed)}.",
         _state_sentence(numbers),
+        _unlike_sentence(problem),
         _devices_sentence(numbers),
     ]
     reasons = [reason for reason in reasons if reason]
@@ -69,7 +70,7 @@ def _least(numbers: Numbers, bounds: Bounds, listed: Sequence[Candidate]) -> tup
 def _state_sentence(numbers: Numbers) -> str:
     problem = numbers.problem
     state = _state(numbers)
-    each = problem.memory_limit - problem.cluster.device.framework_bytes
+    each = problem.memory_limit - numbers.device.framework_bytes
     text = (
         f"The model's state is {gib(state)}; a perfect split over {counted(problem.cluster.devices)} would be "
         f"{gib(state / problem.cluster.devices)} each"
@@ -77,6 +78,17 @@ def _state_sentence(numbers: Numbers) -> str:
     if each > 0 and state / problem.cluster.devices > each:
         text += f", and {counted(ceil(state / each))} would hold it if it could be split evenly"
     return text + "."
+
+
+def _unlike_sentence(problem: Problem) -> str:
+    """What was not looked at where devices differ."""
+    if len(problem.cluster.different_devices()) == 1:
+        return ""
+    smallest = "" if problem.memory_bytes is not None else f", {gib(problem.memory_limit)}"
+    return (
+        f"Each device was taken to have what the smallest has{smallest}: whether heavier stages fit the larger devices "
+        "was not looked at."
+    )
 
 
 def _state(numbers: Numbers) -> float:
@@ -91,10 +103,12 @@ def _devices_sentence(numbers: Numbers) -> str:
     cluster = problem.cluster
     step = max(cluster.nodes) if len(cluster.nodes) > 1 else 1
     first = cluster.devices // step * step + step
-    room = problem.memory_limit - cluster.device.framework_bytes
+    framework = numbers.device.framework_bytes
+    room = problem.memory_limit - framework
     if room <= 0:
-        return f"No number of such devices would do: the framework alone takes {gib(cluster.device.framework_bytes)}."
+        return f"No number of such devices would do: the framework alone takes {gib(framework)}."
     first = max(first, ceil(_state(numbers) / room / step) * step)
+    unlike, last = len(cluster.different_devices()) > 1, cluster.kinds[-1].device.name
     for devices in range(first, first + STEPS * step, step):
         larger = Numbers(replace(problem, cluster=cluster.resized(devices)), numbers.groups, numbers.costs_by_tp)
         bounds = Bounds(larger)
@@ -107,7 +121,8 @@ def _devices_sentence(numbers: Numbers) -> str:
         for candidate in sorted(small):
             fits = least_memory(larger.table(candidate, inf))
             if fits is not None and fits[0] <= problem.memory_limit:
-                return f"{devices} such devices would do: {describe(candidate)}."
+                more = f" (the further ones {last})" if unlike else ""
+                return f"{devices} such devices{more} would do: {describe(candidate)}."
     return f"No number of such devices up to {first + (STEPS - 1) * step} would do with what is held."
 
 

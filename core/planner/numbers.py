@@ -53,7 +53,9 @@ class Numbers:
         places: dict[tuple[int, int, int], Placement] | None = None,
     ):
         self.problem, self.groups, self.cluster = problem, groups, problem.cluster
-        self.peak = peak_flops(problem.cluster.device, problem.precision)
+        # Where devices differ, every stage is priced as on the slowest, with the memory of the smallest.
+        self.device = problem.cluster.weakest()
+        self.peak = peak_flops(self.device, problem.precision)
         self.item = item_bytes(problem.graph, problem.precision)
         self.width = ITEM_BYTES[compute_dtype(problem.precision)]
         self.crossing = crossing(problem.graph, self.item)
@@ -111,7 +113,7 @@ class Numbers:
         key = (candidate.tp, candidate.micro, candidate.recompute, tensor, self.slowdown(candidate)) + (
             (candidate.zero, data) if candidate.zero >= 2 else ()
         )
-        if self.cluster.device.measured is not None:
+        if self.device.measured is not None:
             key += (candidate.micro_batches > 1,)
         if key not in self._seconds:
             self._seconds[key] = self._block_seconds(candidate, where)
@@ -127,17 +129,17 @@ class Numbers:
         return self.cluster.slowdown(devices * c / (c + candidate.pp - 1))
 
     def _block_seconds(self, candidate: Candidate, where: Placement) -> BlockSeconds:
-        tp, ratio, link = candidate.tp, self.ratio(candidate), self.cluster.link(where.tp_crosses, where.tp_beside)
+        tp, ratio = candidate.tp, self.ratio(candidate)
+        link = self.cluster.link(where.tp_crosses, beside=where.tp_beside)
         kinds, costs = self.groups.kinds, self.costs(candidate.tp)
         if (tp, candidate.micro) not in self._compute:
-            device = self.cluster.device
             threads = self.cluster.threads
-            each = {kind: costs[kind].passes(device, self.peak, ratio, threads) for kind in set(kinds)}
+            each = {kind: costs[kind].passes(self.device, self.peak, ratio, threads) for kind in set(kinds)}
             both = np.array([each[kind] for kind in kinds])
             self._compute[tp, candidate.micro] = both[:, 0], both[:, 1]
         compute, back = self._compute[tp, candidate.micro]
-        if self.cluster.device.measured is not None:
-            added = [cost.accumulate_seconds(self.cluster.device, candidate.micro_batches) for cost in costs]
+        if self.device.measured is not None:
+            added = [cost.accumulate_seconds(self.device, candidate.micro_batches) for cost in costs]
             back = back + np.array(added)
         compute, back = compute * self.slowdown(candidate), back * self.slowdown(candidate)
         reduce = {kind: costs[kind].reduction_seconds(tp, link, ratio) for kind in set(kinds)}
@@ -147,7 +149,7 @@ class Numbers:
         repeated = down if candidate.recompute else np.zeros_like(down)
         again = compute + down if candidate.recompute else np.zeros_like(compute)
         if candidate.zero >= 2:
-            wide = self.cluster.link(where.dp_crosses, where.dp_beside)
+            wide = self.cluster.link(where.dp_crosses, beside=where.dp_beside)
             sizes = ((self.trained(tp) + self.frozen(tp)) * self.width).tolist()
             gradients = (self.trained(tp) * self.width).tolist()
             up = up + np.array([reduce_scatter_seconds(size, candidate.dp, wide) for size in gradients])
@@ -243,19 +245,19 @@ class Numbers:
     def reduce_seconds(self, candidate: Candidate, trained: float) -> float:
         """Adding up a step's gradients over dp."""
         where = self.placement(candidate)
-        wide = self.cluster.link(where.dp_crosses, where.dp_beside)
+        wide = self.cluster.link(where.dp_crosses, beside=where.dp_beside)
         return reduce_seconds(trained * self.width, candidate.zero, candidate.dp, wide)
 
     def gather_seconds(self, candidate: Candidate, trained: float) -> float:
         """Gathering what each copy updated."""
         where = self.placement(candidate)
-        wide = self.cluster.link(where.dp_crosses, where.dp_beside)
+        wide = self.cluster.link(where.dp_crosses, beside=where.dp_beside)
         return gather_seconds(trained * self.width, candidate.zero, candidate.dp, wide)
 
     def update_seconds(self, candidate: Candidate, trained: float, tensors: float) -> float:
         """The update of that many elements in that many tensors."""
         problem, c = self.problem, candidate
-        device = self.cluster.device
+        device = self.device
         update = update_seconds(device, problem.precision, problem.optimizer, trained, tensors, c.zero, c.dp)
         update += update_start_seconds(device, problem.optimizer) if trained else 0.0
         return update * self.cluster.slowdown(c.dp * c.tp * c.pp)
@@ -271,8 +273,8 @@ class Numbers:
         """[n]: bytes that autograd saves of each block for a micro-batch."""
         key = (candidate.tp, candidate.micro)
         if key not in self._kept:
-            kinds, costs, device = self.groups.kinds, self.costs(candidate.tp), self.cluster.device
-            each = {kind: costs[kind].kept_bytes(device, self.ratio(candidate)) for kind in set(kinds)}
+            kinds, costs = self.groups.kinds, self.costs(candidate.tp)
+            each = {kind: costs[kind].kept_bytes(self.device, self.ratio(candidate)) for kind in set(kinds)}
             self._kept[key] = np.array([each[kind] for kind in kinds])
         return self._kept[key]
 
@@ -303,7 +305,7 @@ class Numbers:
             state = (shard if zero >= 3 else trained) * per.parameters
             state += (shard if zero >= 2 else trained) * per.gradients + (shard if zero else trained) * per.optimizer
             state += (segments(np.ceil(self.frozen(candidate.tp) / dp)) if zero >= 3 else frozen) * per.parameters
-        state += borrowed * (per.parameters + per.gradients) + self.cluster.device.framework_bytes
+        state += borrowed * (per.parameters + per.gradients) + self.device.framework_bytes
         self._states[key] = state
         return state
 

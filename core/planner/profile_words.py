@@ -16,7 +16,8 @@ def profile_sentences(numbers: Numbers, candidate: Candidate) -> Iterator[str]:
     """Nothing without a profile; otherwise how many blocks are measured, what stands for the others, what is
     extrapolated."""
     cluster, costs = numbers.cluster, numbers.costs(candidate.tp)
-    measured = cluster.device.measured
+    measured = numbers.device.measured
+    yield from _unlike(numbers)
     if measured is None:
         return
     found = [measured.find(cost.shape, cluster.threads) for cost in costs]
@@ -33,3 +34,12 @@ def profile_sentences(numbers: Numbers, candidate: Candidate) -> Iterator[str]:
             f"A micro-batch of {candidate.micro} lies outside the measured {listed(sizes)}: times and bytes are "
             "extrapolated."
         )
+
+
+def _unlike(numbers: Numbers) -> Iterator[str]:
+    """Of devices that differ, whose profile there is."""
+    devices = numbers.cluster.different_devices()
+    profiles = {device.name: device.measured.source for device in devices if device.measured is not None}
+    if len(devices) > 1 and profiles:
+        text = f"Profile {listed(dict.fromkeys(profiles.values()))} is of {listed(profiles)}"
+        yield text + ("." if numbers.device.measured else "; unlike devices in step have the presets' figures.")

@@ -31,6 +31,11 @@ def reasons(
         yield f"The next best arrangement ({describe(other)}) takes {duration(seconds)}, {more:.1f} % more."
     elif optimal:
         yield "No other arrangement of dp, tp and pp fits the memory, the batch and what is held."
+    if len(problem.cluster.different_devices()) > 1:
+        yield (
+            f"The devices differ ({problem.cluster.device_names}): every stage is counted as on the slowest of them, "
+            "with the memory of the smallest; partita simulate counts each where it stands."
+        )
     if problem.fix:
         yield f"Held by you: {', '.join(f'{name}={value}' for name, value in problem.fix.items())}."
     if idle:
@@ -40,7 +45,7 @@ def reasons(
             "and what is held."
         )
     yield from _bottleneck(c, predicted)
-    yield from _memory(numbers, predicted)
+    yield from _memory(numbers, c, predicted)
     yield from _odd_blocks(numbers, c, cutting.bounds)
     if c.pp > 1 and c.micro_batches < c.pp:
         yield (
@@ -97,11 +102,11 @@ def _bottleneck(c: Candidate, predicted: Prediction) -> Iterator[str]:
     yield f"Where a step's time goes: {shares}."
 
 
-def _memory(numbers: Numbers, predicted: Prediction) -> Iterator[str]:
-    stages = predicted.breakdown.stages
+def _memory(numbers: Numbers, c: Candidate, predicted: Prediction) -> Iterator[str]:
+    stages, devices, each = predicted.breakdown.stages, numbers.placement(c).devices, c.dp * c.tp
     heavy = max(range(len(stages)), key=lambda s: stages[s].memory.total)
     memory = stages[heavy].memory
-    limit = numbers.problem.memory_limit
+    limit = numbers.problem.memory_limit_of(devices[heavy * each : (heavy + 1) * each])
     items = ", ".join(f"{name} {gib(size)}" for name, size in memory.items().items() if size)
     yield (
         f"Memory is heaviest on stage {heavy}: {gib(memory.total)} of {gib(limit)} a device "

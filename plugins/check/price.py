@@ -21,19 +21,23 @@ from partita.plugins.check.settings import Settings
 
 @dataclass(frozen=True)
 class Priced:
-    """``bounds[s]`` is the first block of stage s. ``step_seconds`` is None where the batch doesn't close or states are
-    offloaded. ``assumed``: what the file doesn't say and was decided here."""
+    """``bounds[s]`` is the first block of stage s, ``limits[s]`` the bytes that each of its devices has.
+
+    ``step_seconds`` is None where the batch doesn't close or states are offloaded. ``assumed``: what the file doesn't
+    say and was decided here.
+    """
 
     candidate: Candidate
     bounds: tuple[int, ...]
     memory: tuple[MemoryBytes, ...]
+    limits: tuple[int, ...]
     step_seconds: float | None
     assumed: tuple[str, ...]
 
     @property
     def heaviest(self) -> int:
-        """The stage with the most bytes on each device."""
-        return max(range(len(self.memory)), key=lambda stage: self.memory[stage].total)
+        """The stage whose devices have the least left."""
+        return max(range(len(self.memory)), key=lambda stage: self.memory[stage].total - self.limits[stage])
 
 
 class Unpriced(Exception):
@@ -74,12 +78,15 @@ def price(settings: Settings, numbers: Numbers) -> Priced:
     closes = candidate.micro * candidate.micro_batches * candidate.dp == settings.samples
     timed = closes and not settings.offload
     seconds = step_seconds(numbers.table(candidate, inf), bounds) if timed else None
-    return Priced(candidate, bounds, _memory(settings, numbers, candidate, bounds), seconds, tuple(assumed))
+    if len(numbers.cluster.different_devices()) > 1:
+        assumed.append("every stage as fast as on the slowest of the devices, which differ")
+    memory = _memory(settings, numbers, candidate, bounds)
+    return Priced(candidate, bounds, memory, _limits(numbers, candidate), seconds, tuple(assumed))
 
 
-def smaller(settings: Settings, numbers: Numbers, priced: Priced) -> Iterator[tuple[str, float]]:
-    """Changes that take less memory, with the bytes that the heaviest device then holds: smaller micro-batches,
-    recomputation, both, a higher ZeRO stage, all three."""
+def smaller(settings: Settings, numbers: Numbers, priced: Priced) -> Iterator[tuple[str, int, bool]]:
+    """Changes that take less memory, with the bytes that the device with the least left then holds, and whether they
+    fit: smaller micro-batches, recomputation, both, a higher ZeRO stage, all three."""
     c = priced.candidate
     key = settings.keys["micro"]
     steps: list[tuple[str, Candidate]] = []
@@ -101,7 +108,21 @@ def smaller(settings: Settings, numbers: Numbers, priced: Priced) -> Iterator[tu
         steps.append((f"{name} {max(tops)}, recomputation and {key} {micro}", most))
     for words, changed in steps:
         bounds = _bounds(settings, numbers, changed)
-        yield words, max(memory.total for memory in _memory(settings, numbers, changed, bounds))
+        pairs = zip(_memory(settings, numbers, changed, bounds), _limits(numbers, changed), strict=True)
+        total, limit = max(((m.total, limit) for m, limit in pairs), key=lambda pair: pair[0] - pair[1])
+        yield words, total, total <= limit
+
+
+def _limits(numbers: Numbers, candidate: Candidate) -> tuple[int, ...]:
+    """What each device of every stage has."""
+    limit_of = numbers.problem.memory_limit_of
+    return tuple(limit_of(stage_devices(numbers, candidate, stage)) for stage in range(candidate.pp))
+
+
+def stage_devices(numbers: Numbers, candidate: Candidate, stage: int) -> tuple[int, ...]:
+    """The devices of one stage."""
+    each = candidate.dp * candidate.tp
+    return numbers.placement(candidate).devices[stage * each : (stage + 1) * each]
 
 
 def _micro(candidate: Candidate, micro: int) -> Candidate:
@@ -109,7 +130,11 @@ def _micro(candidate: Candidate, micro: int) -> Candidate:
 
 
 def _bounds(settings: Settings, numbers: Numbers, candidate: Candidate) -> tuple[int, ...]:
-    """The file's own layers a stage, where it says; otherwise the fastest cuts that fit, or the smallest where none."""
+    """The file's own layers a stage, where it says; otherwise the fastest cuts that fit, or the smallest where none.
+
+    Where stages have unlike devices, what fits each of them is looked for among the fastest cuts that fit the smallest
+    of all, or the largest, and the smallest cuts.
+    """
     blocks = len(numbers.groups.kinds)
     if candidate.pp == 1:
         return (0, blocks)
@@ -123,11 +148,14 @@ def _bounds(settings: Settings, numbers: Numbers, candidate: Candidate) -> tuple
             first += layers
             bounds.append(first)
         return (*bounds, blocks)
-    found = best_cuts(numbers.table(candidate, float(numbers.problem.memory_limit)))
-    if found is not None:
-        return found.bounds
+    limits = _limits(numbers, candidate)
+    found = [best_cuts(numbers.table(candidate, float(limit))) for limit in sorted(set(limits))]
     least = least_memory(numbers.table(candidate, inf))
     assert least is not None, "there are enough blocks"
+    for tried in (*(cutting.bounds for cutting in found if cutting is not None), least[1]):
+        memory = _memory(settings, numbers, candidate, tried)
+        if all(stage.total <= limit for stage, limit in zip(memory, limits, strict=True)):
+            return tried
     return least[1]
 
 

@@ -52,7 +52,7 @@ def test_a_layer_takes_and_keeps_what_the_files_say(llama):
         last = memory["other_memory_pp_on_last_sp"]["2048"]["activation"][str(tp)]
         assert numbers.held(one)[-1] == pytest.approx(last * MIB * micro)
     # 154.203 MiB a millisecond between 8 GPUs.
-    assert question.cluster.intra_node.reached_bytes_per_second == pytest.approx(154.203 * MIB * 1e3)
+    assert question.cluster.kind.intra_node.reached_bytes_per_second == pytest.approx(154.203 * MIB * 1e3)
 
 
 @pytest.mark.slow

@@ -61,9 +61,10 @@ class Ways:
         )
         self.mixed = np.array([shape.mixed for shape in self.shapes])
         variants = places.variants
-        self.tensor = _group(self.cluster, self.tp, [variant.tensor for variant in variants])
-        self.data = _group(self.cluster, self.dp, [variant.data for variant in variants])
-        self.all = _group(self.cluster, self.dp * self.tp, [variant.all for variant in variants])
+        self.on = [kinds.device(devices) for devices in places.devices]
+        self.tensor = _group(self.cluster, self.tp, [variant.tensor for variant in variants], places)
+        self.data = _group(self.cluster, self.dp, [variant.data for variant in variants], places)
+        self.all = _group(self.cluster, self.dp * self.tp, [variant.all for variant in variants], places)
         self._sides: dict[tuple[Form, bool], Side] = {}
         self._prices: dict[int, Prices] = {}
         self._lent_of: dict[tuple[tuple[int, ...], int], tuple[np.ndarray, np.ndarray]] = {}
@@ -113,7 +114,7 @@ class Ways:
             forward=found["forward"], backward=found["backward"], fixed_bytes=found["fixed"],
             held_bytes=found["held"], temporary_bytes=found["temporary"], sync=found["sync"],
             **self._ends(samples), **self._changes(samples),
-            base_bytes=np.full(len(self.shapes), float(self.cluster.device.framework_bytes)),
+            base_bytes=np.array([float(self.kinds.devices[number].framework_bytes) for number in self.on]),
             base_sync=self.base_sync, lent_bytes=lent_bytes, lent_sync=lent_sync,
         )  # fmt: skip
 
@@ -173,15 +174,16 @@ class Ways:
 
     def _side(self, form: Form, selective: bool) -> Side:
         cuts = tuple(BlockCut(shape.tp if form == "tensor" else 1, selective) for shape in self.shapes)
-        index, rows = _numbered(cuts)
-        each = [self.kinds.constants(cut) for cut in rows]
+        index, rows = _numbered(tuple(zip(cuts, self.on, strict=True)))
+        each = [self.kinds.constants(*row) for row in rows]
         constants = {name: np.stack([found[name] for found in each])[index] for name in each[0]}
         trained, frozen, item = constants["trained"], constants["frozen"], self.per.parameters
         gathered, scattered = weight_seconds(trained, frozen, item, self.zero, self.data)
-        updated = update_seconds(
-            self.cluster.device, self.problem.precision, self.problem.optimizer, trained, constants["tensors"],
-            self.zero, self.dp,
-        )  # fmt: skip
+        asked, tensors = (self.problem.precision, self.problem.optimizer), constants["tensors"]
+        by_device = [
+            update_seconds(device, *asked, trained, tensors, self.zero, self.dp) for device in self.kinds.devices
+        ]
+        updated = np.stack(by_device)[self.on, np.arange(len(self.on))]
         ends = self.ending(form).seconds(trained * item, self.zero)
         return Side(
             cuts, np.ones_like(self.tp) if form == "tensor" else self.tp, constants, gathered, scattered,
@@ -201,14 +203,16 @@ class Ways:
         plain, divided = (
             np.sum(self.ending(form).seconds(0.0, self.zero, rounds=1), axis=0)[:, 0] for form in ("tensor", "batch")
         )
-        start = update_start_seconds(self.cluster.device, self.problem.optimizer)
+        starts = [update_start_seconds(device, self.problem.optimizer) for device in self.kinds.devices]
+        start = np.array(starts)[self.on]
         return plain + np.where(self.mixed, divided, 0.0) + start * self.cluster.slowdown(self.devices)
 
     def _measured(self, side: Side, samples: int) -> np.ndarray:
         """[4, V, kinds]: see ``Kinds.measures``; zero where the devices don't divide a turn's samples."""
         divided = (self.dp * side.parts)[:, 0].astype(int).tolist()
         wanted = tuple(
-            None if samples % parts else (cut, samples // parts) for cut, parts in zip(side.cuts, divided, strict=True)
+            None if samples % parts else (cut, samples // parts, number)
+            for cut, parts, number in zip(side.cuts, divided, self.on, strict=True)
         )
         index, rows = _numbered(wanted)
         none = np.zeros((4, len(self.kinds.first)))
@@ -269,9 +273,10 @@ def _column(values: Sequence[float]) -> np.ndarray:
     return np.array(values, dtype=float)[:, None]
 
 
-def _group(cluster: Cluster, size: np.ndarray, lying: Sequence[Lies]) -> Group:
-    links = {lies: cluster.link(lies.crosses, lies.beside) for lies in set(lying)}
-    found = [links[lies] for lies in lying]
+def _group(cluster: Cluster, size: np.ndarray, lying: Sequence[Lies], places: Places) -> Group:
+    found = [
+        cluster.link(lies.crosses, devices, lies.beside) for lies, devices in zip(lying, places.devices, strict=True)
+    ]
     return Group(
         size, _column([link.latency_seconds for link in found]), _column([l.reached_bytes_per_second for l in found])
     )

@@ -108,6 +108,8 @@ CASES = [
     ("gpt3-tiny", "2x3xa100-80gb", 24),
     ("gpt3-tiny", "4xcpu", 16),  # processes that share cores
     ("swin-tiny", "2x4xa100-80gb", 16),
+    ("gpt3-tiny", "1x2xh100-80gb+1x4xa100-40gb+1x2xh100-80gb", 16),  # unlike nodes
+    ("gpt3-1.3b", "1x2xh100-80gb+1x4xa100-40gb+1x2xh100-80gb", 16),
     pytest.param("mixture-tiny", "1x4xh100-80gb", 8, marks=pytest.mark.slow),
     # Passes without gradients, parameters that all of them share.
     pytest.param("alphafold2-tiny", "2x4xa100-80gb", 16, marks=pytest.mark.slow),
