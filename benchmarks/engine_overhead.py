@@ -21,8 +21,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from cpu_plans import busy_seconds
 from machine import machine
-from predicted_step import busy_seconds
 
 from partita.cluster import parse_cluster
 from partita.files import write_text

@@ -35,12 +35,11 @@ from machine import machine
 from scipy.optimize import minimize
 
 from partita.cluster import Cluster, parse_cluster
-from partita.cost.alike import Alike, alike
-from partita.cost.block import BlockCost
+from partita.cost.alike import alike
 from partita.cost.flops import block_flops
-from partita.graph import Graph
-from partita.planner.candidates import Candidate
-from partita.planner.numbers import Numbers
+from partita.planner.joint.formula import step_seconds
+from partita.planner.joint.price import Pricing
+from partita.planner.joint.uniform import Uniform, Way, cut
 from partita.plugins.capture_huggingface import capture_config
 from partita.problem import Problem
 
@@ -149,19 +148,19 @@ def _read(name: str) -> list[dict[str, str]]:
 
 
 @cache
-def graph_of(model: str, seq: int) -> tuple[Graph, Alike, dict[int, tuple[BlockCost, ...]]]:
-    """The model, its like blocks, and a place for costs: these don't depend on the cluster's figures."""
+def model(name: str, seq: int) -> Pricing:
+    """The model's costs, which don't depend on the cluster's figures, with a cluster that doesn't matter."""
     config: dict[str, Any]
-    if model in MPT:
-        layers, width, heads = MPT[model]
+    if name in MPT:
+        layers, width, heads = MPT[name]
         config = {"model_type": "gpt2", "activation_function": "gelu_pytorch_tanh", "vocab_size": MPT_WORDS,
                   "n_positions": seq, "n_embd": width, "n_layer": layers, "n_head": heads, "attn_pdrop": 0,
                   "embd_pdrop": 0, "resid_pdrop": 0}  # fmt: skip
     else:
         config = {"model_type": "llama", "vocab_size": 128256, "num_key_value_heads": 8,
-                  "max_position_embeddings": seq, **LLAMA[model]}  # fmt: skip
+                  "max_position_embeddings": seq, **LLAMA[name]}  # fmt: skip
     graph = capture_config(config, seq=seq, samples=1, dtype="bfloat16")
-    return graph, alike(graph), {}
+    return Pricing(Problem(graph, parse_cluster("1xh100-80gb"), 1, "bf16", "adam", "partita"), alike(graph))
 
 
 def cluster_of(row: Row, figures: Figures | None) -> Cluster:
@@ -180,14 +179,12 @@ def cluster_of(row: Row, figures: Figures | None) -> Cluster:
 
 def predicted(row: Row, figures: Figures | None, again: bool | None = None) -> float:
     """Seconds of the row's step by the planner's numbers."""
-    graph, groups, costs = graph_of(row.model, row.seq)
-    numbers = Numbers(Problem(graph, cluster_of(row, figures), row.samples, "bf16", "adam", "partita"), groups, costs)
+    known = model(row.model, row.seq)
     back = row.again == "full" if again is None else again
-    candidate = Candidate(1, row.tp, row.copies, row.zero, back, "1f1b", row.micro, row.micro_batches)
-    seconds = numbers.seconds(candidate)
-    turns = float(seconds.forward.sum() + seconds.backward.sum())
-    end = numbers.stage_sync(candidate, float(numbers.trained(row.tp).sum()), 0.0, 0.0)
-    return row.micro_batches * turns + end
+    uniform = Uniform(1, row.tp, row.copies, row.zero, "full" if back else "none", row.micro, row.micro_batches)
+    asked = replace(known.problem, cluster=cluster_of(row, figures), global_batch=row.samples)
+    way = Way(known.on(asked), uniform)
+    return step_seconds(way.table, cut((0, way.table.blocks)))
 
 
 def errors(rows: Sequence[Row], figures: Figures | None) -> np.ndarray:
@@ -214,7 +211,7 @@ def fitted(rows: Sequence[Row], start: Figures) -> Figures:
 @cache
 def flops(row: Row) -> float:
     """Of the row's step, three for each of the forward pass's."""
-    graph, *_ = graph_of(row.model, row.seq)
+    graph = model(row.model, row.seq).problem.graph
     return 3.0 * row.samples * sum(block_flops(graph, block.name) for block in graph.blocks)
 
 
@@ -243,7 +240,7 @@ def show_mpt(every: bool) -> Figures:
     """Each kind of device; the figures of the last one."""
     rows, left = mpt_rows()
     for row in rows:
-        graph, *_ = graph_of(row.model, row.seq)
+        graph = model(row.model, row.seq).problem.graph
         stated = sum(graph.tensor[name].elements for block in graph.blocks for name in block.parameters)
         assert stated == row.parameters, (row.words, stated, row.parameters)
     for kind in ("a100", "h100"):

@@ -26,7 +26,6 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import pairwise
 from math import exp
 from pathlib import Path
 
@@ -35,12 +34,10 @@ from machine import machine
 from scipy.optimize import minimize
 
 from partita.cluster import Cluster, Kind, parse_cluster
-from partita.cost.alike import Alike, alike
-from partita.cost.block import BlockCost
-from partita.graph import Graph
-from partita.planner.candidates import Candidate
-from partita.planner.formula import ChainTable, terms
-from partita.planner.numbers import Numbers
+from partita.cost.alike import alike
+from partita.planner.joint.formula import step_seconds
+from partita.planner.joint.price import Pricing
+from partita.planner.joint.uniform import Uniform, Way, cut
 from partita.plugins.capture_huggingface import capture_config
 from partita.problem import Problem
 
@@ -90,13 +87,13 @@ def read(path: Path) -> list[Row]:
 
 
 @cache
-def graph_of(hidden: int, heads: int, layers: int, seq: int) -> tuple[Graph, Alike, dict[int, tuple[BlockCost, ...]]]:
-    """The model, its like blocks, and a place for costs: these don't depend on the cluster's figures."""
+def model(hidden: int, heads: int, layers: int, seq: int) -> Pricing:
+    """The model's costs, which don't depend on the cluster's figures, with a cluster that doesn't matter."""
     config = {"model_type": "gpt2", "activation_function": "gelu_pytorch_tanh",
               "vocab_size": VOCABULARY, "n_positions": seq, "n_embd": hidden, "n_layer": layers,
               "n_head": heads}  # fmt: skip
     graph = capture_config(config, seq=seq, samples=1, dtype="float16")
-    return graph, alike(graph), {}
+    return Pricing(Problem(graph, Figures().cluster(1), 1, "fp16", "adam", "megatron"), alike(graph))
 
 
 @dataclass(frozen=True)
@@ -129,35 +126,20 @@ class Figures:
 
 def predicted(rows: Sequence[Row], figures: Figures) -> np.ndarray:
     """Milliseconds of each row's iteration by the planner's formula, layers dealt out evenly as Megatron does."""
-    numbers: dict[tuple[int, ...], Numbers] = {}
+    priced: dict[tuple[int, ...], Pricing] = {}
     found = []
     for row in rows:
         key = (row.devices, row.batch, row.hidden, row.heads, row.layers, row.seq)
-        if key not in numbers:
-            graph, groups, costs = graph_of(row.hidden, row.heads, row.layers, row.seq)
-            problem = Problem(graph, figures.cluster(row.devices), row.batch, "fp16", "adam", "megatron")
-            numbers[key] = Numbers(problem, groups, costs)
-        again, count = row.devices > NODE, row.batch // row.dp // row.micro
-        candidate = Candidate(row.pp, row.tp, row.dp, 0, again, "1f1b", row.micro, count)
+        if key not in priced:
+            known = model(row.hidden, row.heads, row.layers, row.seq)
+            asked = replace(known.problem, cluster=figures.cluster(row.devices), global_batch=row.batch)
+            priced[key] = known.on(asked)
+        again, count = "full" if row.devices > NODE else "none", row.batch // row.dp // row.micro
+        way = Way(priced[key], Uniform(row.pp, row.tp, row.dp, 0, again, row.micro, count))
         share = row.layers // row.pp
         bounds = (0, *(1 + share * stage for stage in range(1, row.pp)), row.layers + 2)
-        table = chain_table(numbers[key], candidate, bounds)
-        found.append(1e3 * terms(table, bounds).step_seconds(count))
+        found.append(1e3 * step_seconds(way.table, cut(bounds)))
     return np.array(found)
-
-
-def chain_table(numbers: Numbers, candidate: Candidate, bounds: tuple[int, ...]) -> ChainTable:
-    """The planner's table with the ends of these stages alone, and without memory: a fit asks for thousands."""
-    seconds, (forward, backward) = numbers.seconds(candidate), numbers.transfers(candidate)
-    trained, borrowed = numbers.trained(candidate.tp), numbers.borrowed(candidate.tp)
-    sync = np.zeros((len(trained) + 1, len(trained) + 1))
-    for i, j in pairwise(bounds):
-        sync[i, j] = numbers.stage_sync(candidate, float(trained[i:j].sum()), float(borrowed[i, j]), 0.0)
-    nothing = np.zeros_like(sync)
-    return ChainTable(
-        seconds.forward, seconds.backward, forward, backward, sync, nothing, nothing, float("inf"),
-        candidate.micro_batches, candidate.pp, candidate.schedule,
-    )  # fmt: skip
 
 
 def errors(rows: Sequence[Row], figures: Figures) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What core itself brings, registered as a plugin like any other: saved graphs, presets, the chain planner, verbs."""
+"""What core itself brings, registered as a plugin like any other: saved graphs, presets, the joint planner, verbs."""
 
 from __future__ import annotations
 
@@ -44,10 +44,13 @@ def partita_cluster_presets() -> Iterable[Path]:
 
 
 @hookimpl(trylast=True)
-def partita_planner(problem: Problem) -> Plan:
-    from partita.planner import plan
+def partita_planner(problem: Problem, engine: str | None, seconds: float) -> Plan | None:
+    from partita.planner.joint.plan import ENGINES, solve
+    from partita.ranking import ranked
 
-    return plan(problem)
+    if engine is not None and engine not in ENGINES:
+        return None
+    return ranked(solve(problem, seconds, engine or "joint"))
 
 
 @hookimpl

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from math import isqrt
 
 
 class PartitaError(ValueError):
@@ -59,5 +60,6 @@ def listed(numbers: Iterable[object]) -> str:
 
 
 def divisors(number: int) -> list[int]:
-    """All divisors of a positive number, smallest first."""
-    return [d for d in range(1, number + 1) if number % d == 0]
+    """All divisors of a positive number, smallest first; fast for batches in the millions."""
+    low = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    return sorted({*low, *(number // d for d in low)})

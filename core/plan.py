@@ -215,6 +215,11 @@ class Breakdown:
     stages: tuple[StageCost, ...]
 
 
+def rounded(value: float) -> float:
+    """Nine significant digits: what machines agree on whatever the order of their sums."""
+    return float(f"{value:.9g}")
+
+
 @dataclass(frozen=True)
 class Prediction:
     """What the cost model expects of one training step. ``peak_bytes`` by device id."""
@@ -236,7 +241,11 @@ SIMULATED = "simulated"
 
 @dataclass(frozen=True)
 class Search:
-    """How the plan was found: ``optimal`` under the stated formula, or the best until interrupted."""
+    """How the plan was found: ``optimal`` under the stated formula, or the best until interrupted.
+
+    Under that formula no plan takes less than ``bound_seconds``. ``considered``: families of shapes × numbers of
+    micro-batches × schedules, of which bounds alone ruled out ``pruned``.
+    """
 
     __pydantic_config__ = STRICT
 
@@ -244,6 +253,7 @@ class Search:
     optimal: bool
     bound_seconds: float
     considered: int
+    pruned: int = 0
 
 
 @dataclass(frozen=True)

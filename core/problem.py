@@ -75,6 +75,13 @@ class Problem:
         """Bytes that each device may hold, whichever it is: where they differ, those of the smallest."""
         return self.memory_limit_of(None)
 
+    @property
+    def largest_memory_limit(self) -> int:
+        """Bytes that the largest device may hold."""
+        if self.memory_bytes is not None:
+            return self.memory_bytes
+        return max(device.memory_bytes for device in self.cluster.different_devices())
+
     def memory_limit_of(self, devices: Iterable[int] | None) -> int:
         """Bytes that each of the devices with these ids may hold; None: of all."""
         return self.cluster.weakest(devices).memory_bytes if self.memory_bytes is None else self.memory_bytes

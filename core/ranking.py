@@ -1,8 +1,8 @@
 """The plan that is fastest when it is simulated, among the best under the planner's formula.
 
-Above the planner and the simulator, which know nothing of each other's choices: the planner gives its best answers, each
-is lowered and simulated, the fastest wins, and the prediction shown is the simulated one. A formula can't see how turns
-of unlike lengths fall into each other, nor what transfers keep waiting.
+Above the planner and the simulator, which know nothing of each other's choices: the planner gives its best answers,
+each is lowered and simulated, the fastest wins, and the prediction shown is the simulated one. A formula can't see how
+turns of unlike lengths fall into each other, nor what transfers keep waiting.
 """
 
 from __future__ import annotations
@@ -10,8 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from partita.cluster import Cluster
+from partita.graph import Graph
 from partita.plan import Plan
-from partita.planner.joint.engine import Answer
+from partita.planner.joint.engine import TIE, Answer
+from partita.planner.joint.formula import FORMULAS
+from partita.planner.joint.interleave import interleaved
 from partita.planner.joint.plan import Solved
 from partita.planner.reasons import reasons
 from partita.planner.words import duration
@@ -24,54 +28,70 @@ TURNS = 40_000
 
 
 def ranked(solved: Solved) -> Plan:
-    """The plan of the answer that simulates fastest; the formula's own where its simulation would take too long."""
-    graph, cluster = solved.engine.pricing.problem.graph, solved.engine.pricing.cluster
-    left, best, simulated = TURNS, None, 0
-    for answer in _answers(solved):
-        left -= turns(answer)
-        if left < 0:
-            break
-        simulated += 1
-        plan = predicted(graph, solved.plan(answer), cluster)
-        if best is None or plan.predicted.step_seconds < best[1].predicted.step_seconds * (1 - 1e-9):
-            best = answer, plan
+    """The plan that simulates fastest; the formula's own where its simulation would take too long."""
+    problem = solved.engine.pricing.problem
+    left, simulated = TURNS, 0
+    best: tuple[Answer, Plan] | None = None
+    try:
+        for answer, plan in _plans(solved):
+            left -= turns(plan)
+            if left < 0:
+                break
+            plan = predicted(problem.graph, plan, problem.cluster)
+            if any(peak > problem.memory_limit_of((device,)) for device, peak in plan.predicted.peak_bytes.items()):
+                continue
+            simulated += 1
+            if best is None or plan.predicted.step_seconds < best[1].predicted.step_seconds * (1 - TIE):
+                best = answer, plan
+    except KeyboardInterrupt:
+        # The best so far, simulated or not, is worth more than none.
+        pass
     if best is None:
-        plan = solved.plan(solved.best, tuple(reasons(solved, solved.best)))
-        return replace(plan, reasons=(*plan.reasons, _not_simulated(solved.best)))
+        plan = solved.plan(solved.best)
+        return replace(plan, reasons=(*reasons(solved, solved.best, plan), _not_simulated(plan)))
     answer, plan = best
-    said = _said(answer, solved.best, plan.predicted.step_seconds, simulated)
-    return replace(plan, reasons=(*reasons(solved, answer), said))
+    said = _said(answer, solved.best, plan, simulated)
+    return replace(plan, reasons=(*reasons(solved, answer, plan), said))
 
 
-def turns(answer: Answer) -> int:
+def foretold(graph: Graph, plan: Plan, cluster: Cluster) -> Plan:
+    """Any plan with the prediction of its simulation, as ranked plans have it; the formula's where that would take too
+    long."""
+    return plan if turns(plan) > TURNS else predicted(graph, plan, cluster)
+
+
+def turns(plan: Plan) -> int:
     """Forward and backward turns of all devices in a step."""
-    shapes = (answer.family.shapes[stage.shape] for stage in answer.found.stages)
-    return 2 * answer.table.micro_batches * sum(shape.devices for shape in shapes)
+    return 2 * sum(len(stage.devices) * stage.micro_batches for stage in plan.stages)
 
 
-def _answers(solved: Solved) -> Iterator[Answer]:
-    """The best under the formula, then others of other tables, in order of the formula's seconds."""
-    yield solved.best
+def _plans(solved: Solved) -> Iterator[tuple[Answer, Plan]]:
+    """The best under the formula and the interleaved forms of it, then others of other tables, the best first."""
+    yield solved.best, solved.plan(solved.best)
     if not solved.searched.optimal or len(solved.best.found.stages) == 1:
         return
-    others = [
-        answer for answer in solved.engine.others(solved.best, WITHIN, TABLES)
-        if (answer.table.micro_batches, answer.shapes) != (solved.best.table.micro_batches, solved.best.shapes)
-    ]  # fmt: skip
-    yield from sorted(others, key=lambda answer: answer.seconds)
+    others = sorted(solved.engine.others(solved.best, WITHIN, TABLES), key=lambda answer: answer.seconds)
+    yield from ((solved.best, plan) for plan in interleaved(solved, solved.best))
+    yield from ((answer, solved.plan(answer)) for answer in others)
 
 
-def _said(answer: Answer, first: Answer, seconds: float, simulated: int) -> str:
+def _said(answer: Answer, first: Answer, plan: Plan, simulated: int) -> str:
+    seconds = duration(plan.predicted.step_seconds)
+    if plan.schedule not in FORMULAS:
+        return (
+            f"Under the formula the best takes {duration(first.seconds)}; {plan.schedule} on the same devices takes "
+            f"{seconds} when simulated, the least of {simulated} plans."
+        )
     if answer is first:
         rest = f"; the fastest of {simulated} plans that were simulated" if simulated > 1 else ""
-        return f"The formula gives {duration(answer.seconds)} a step, the simulation {duration(seconds)}{rest}."
+        return f"The formula gives {duration(answer.seconds)} a step, the simulation {seconds}{rest}."
     return (
-        f"The formula's best takes {duration(first.seconds)} under the formula, this one {duration(answer.seconds)}; of "
-        f"{simulated} plans that were simulated this one is the fastest with {duration(seconds)}."
+        f"Under the formula the best takes {duration(first.seconds)} and this one {duration(answer.seconds)}; of "
+        f"{simulated} plans that were simulated this one is the fastest with {seconds}."
     )
 
 
-def _not_simulated(answer: Answer) -> str:
+def _not_simulated(plan: Plan) -> str:
     return (
-        f"Not simulated: a step has {turns(answer):,} turns. The time is the formula's; partita simulate plays the plan."
+        f"Not simulated: a step has {turns(plan):,} turns. The time is the formula's; partita simulate plays the plan."
     )

@@ -24,7 +24,8 @@ from partita.errors import InputError
 from partita.files import write_text
 from partita.graph import Graph
 from partita.plan import Plan
-from partita.planner.engine import plan as planned
+from partita.planner.joint.price import Pricing
+from partita.planner.joint.uniform import Uniform, Way, cut
 from partita.problem import Problem
 from partita.profile.measured import BlockShape
 from partita.profile.read import read_profile
@@ -134,8 +135,8 @@ def one_stage(graph: Graph, precision: str, tp: int, micro: int) -> Plan:
     """The plan of one stage whose turn takes ``micro`` samples, without limits of memory."""
     device = Device("any", 2**60, {compute_dtype(precision): 1e15}, 1e12)
     cluster = Cluster.of("one group", (tp,), device, Link(1e11), Link(1e11))
-    held = {"tp": tp, "pp": 1, "dp": 1, "micro_batches": 1, "zero": 0, "recompute": "none"}
-    return planned(Problem(graph, cluster, micro, precision, "adam", "partita", fix=held))
+    pricing = Pricing(Problem(graph, cluster, micro, precision, "adam", "partita"), alike(graph))
+    return Way(pricing, Uniform(tp=tp, micro=micro)).plan(cut((0, len(graph.blocks))))
 
 
 def _name(device: torch.device) -> str:

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from math import prod
 
 from partita.cost.alike import Alike, require_tp
-from partita.errors import InputError, PlanError, listed, nearest
-from partita.planner.candidates import divisors
+from partita.errors import InputError, PlanError, divisors, listed, nearest
 from partita.problem import TARGETS, Problem
 
 COUNTS = ("tp", "pp", "dp", "cp", "ep", "micro_batch", "micro_batches")

@@ -2,66 +2,61 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from partita.errors import listed
-from partita.plan import Prediction, SharedParameter
-from partita.planner.candidates import Candidate
-from partita.planner.chain import Cutting
-from partita.planner.numbers import Numbers
+from partita.plan import Plan, Prediction, SharedParameter
+from partita.planner.arrangement import arrangement, numbered
+from partita.planner.joint.engine import Answer
+from partita.planner.joint.kinds import BlockCut
+from partita.planner.joint.plan import Solved
+from partita.planner.joint.second import second
 from partita.planner.profile_words import profile_sentences
-from partita.planner.words import describe, duration, gib
-from partita.problem import TARGETS
+from partita.planner.stage_words import chosen_sentences, odd_blocks
+from partita.planner.words import duration, gib
+from partita.problem import TARGETS, Problem
 
 
-def reasons(
-    numbers: Numbers, c: Candidate, cutting: Cutting, predicted: Prediction, shared: Sequence[SharedParameter],
-    idle: Sequence[int], second: tuple[Candidate, float] | None, optimal: bool,
-) -> Iterator[str]:  # fmt: skip
-    """The sentences, the most important first."""
-    problem = numbers.problem
+def reasons(solved: Solved, answer: Answer, plan: Plan) -> Iterator[str]:
+    """The sentences about an answer and its plan, the most important first; seconds are the plan's prediction's."""
+    pricing = solved.engine.pricing
+    problem, pp, count = pricing.problem, len(answer.found.stages), answer.table.micro_batches
     yield (
-        f"{describe(c)}: {duration(predicted.step_seconds)} a step of {problem.global_batch} samples in "
-        f"{c.micro_batches} micro-batch{'es' if c.micro_batches > 1 else ''}."
+        f"{arrangement(plan.stages, plan.order)}: {duration(plan.predicted.step_seconds)} a step of "
+        f"{problem.global_batch} samples in {count} micro-batch{'es' if count > 1 else ''}."
     )
-    if second:
-        other, seconds = second
-        more = (seconds / cutting.seconds - 1) * 100 if cutting.seconds else 0.0
-        yield f"The next best arrangement ({describe(other)}) takes {duration(seconds)}, {more:.1f} % more."
-    elif optimal:
-        yield "No other arrangement of dp, tp and pp fits the memory, the batch and what is held."
+    if solved.searched.optimal and solved.engine.name == "joint":
+        yield from _next_best(solved, answer)
     if len(problem.cluster.different_devices()) > 1:
         yield (
-            f"The devices differ ({problem.cluster.device_names}): every stage is counted as on the slowest of them, "
-            "with the memory of the smallest; partita simulate counts each where it stands."
+            f"The devices differ ({problem.cluster.device_names}): every stage is counted as on the slowest of those "
+            "it stands on, with the memory of the smallest. Stages take the nodes in their order."
         )
     if problem.fix:
         yield f"Held by you: {', '.join(f'{name}={value}' for name, value in problem.fix.items())}."
-    if idle:
+    if idle := plan.idle_devices:
         names = f"device {idle[0]} is" if len(idle) == 1 else f"devices {listed(idle)} are"
         yield (
             f"{names} idle: no plan for all {problem.cluster.devices} devices keeps the batch, the blocks, the memory "
             "and what is held."
         )
-    yield from _bottleneck(c, predicted)
-    yield from _memory(numbers, c, predicted)
-    yield from _odd_blocks(numbers, c, cutting.bounds)
-    if c.pp > 1 and c.micro_batches < c.pp:
+    yield from _bottleneck(plan.predicted)
+    yield from _memory(problem, plan)
+    yield from chosen_sentences(pricing, answer, plan)
+    yield from odd_blocks(pricing, answer)
+    if pp > 1 and count < pp:
         yield (
-            f"Warning: too few micro-batches ({c.micro_batches}) for {c.pp} stages leave the devices idle for "
-            f"{predicted.bubble_fraction:.0%} of the pipeline's time; {c.pp} or more micro-batches waste less."
+            f"Warning: too few micro-batches ({count}) for {pp} stages leave the devices idle for "
+            f"{plan.predicted.bubble_fraction:.0%} of the pipeline's time; {pp} or more micro-batches waste less."
         )
-    where = numbers.placement(c)
-    if where.tp_crosses:
-        yield f"tp={c.tp} groups cross nodes: their all-reduces run at the speed of the slow link."
-    yield from tied(shared)
+    yield from _crossing(solved, answer)
+    yield from tied(plan.shared_parameters)
     target = TARGETS[problem.target]
-    if c.pp > 1 and target.zero_in_pipeline != target.zero_alone:
+    if pp > 1 and target.zero_in_pipeline != target.zero_alone:
         yield f"{target.sentence}."
-    yield from profile_sentences(numbers, c)
-    unknown = sorted(frozenset().union(*(cost.unknown for cost in numbers.costs(c.tp))))
-    if unknown:
+    yield from profile_sentences(pricing, plan.stages)
+    costs = pricing.kinds.costs(BlockCut(1))
+    if unknown := sorted(frozenset().union(*(cost.unknown for cost in costs))):
         yield f"Unknown kinds of ops, counted as keeping all they touch: {', '.join(unknown)}."
 
 
@@ -82,7 +77,27 @@ def tied(shared: Sequence[SharedParameter]) -> Iterator[str]:
         )
 
 
-def _bottleneck(c: Candidate, predicted: Prediction) -> Iterator[str]:
+def _next_best(solved: Solved, answer: Answer) -> Iterator[str]:
+    """Compared under the formula, that of this answer too."""
+    free = solved.engine.pricing.problem.target == "partita"
+    other = second(solved.engine, answer)
+    if other is None:
+        if not free:
+            yield "No other arrangement of dp, tp and pp fits the memory, the batch and what is held."
+        return
+    more = (other.seconds / answer.seconds - 1) * 100 if answer.seconds else 0.0
+    what = "The best with other numbers of stages or micro-batches" if free else "The next best arrangement"
+    changed = f"{abs(more):.1f} % {'more' if more >= 0 else 'less'} under the formula"
+    yield f"{what} ({said(solved, other)}) takes {duration(other.seconds)}, {changed}."
+
+
+def said(solved: Solved, answer: Answer) -> str:
+    """An answer in one line."""
+    plan = solved.plan(answer)
+    return arrangement(plan.stages, plan.order)
+
+
+def _bottleneck(predicted: Prediction) -> Iterator[str]:
     parts = predicted.breakdown
     names = {
         "compute": parts.compute_seconds, "recomputation": parts.recompute_seconds,
@@ -93,8 +108,8 @@ def _bottleneck(c: Candidate, predicted: Prediction) -> Iterator[str]:
     step = predicted.step_seconds or 1.0
     shares = ", ".join(f"{name} {value / step:.0%}" for name, value in names.items() if value / step >= 0.005)
     stages = [s.forward_seconds + s.backward_seconds for s in parts.stages]
-    if c.pp > 1:
-        slow = max(range(c.pp), key=lambda s: stages[s])
+    if len(stages) > 1:
+        slow = max(range(len(stages)), key=lambda s: stages[s])
         yield (
             f"Stage {slow} is the slowest: {duration(stages[slow])} a micro-batch, the fastest takes "
             f"{duration(min(stages))}."
@@ -102,11 +117,11 @@ def _bottleneck(c: Candidate, predicted: Prediction) -> Iterator[str]:
     yield f"Where a step's time goes: {shares}."
 
 
-def _memory(numbers: Numbers, c: Candidate, predicted: Prediction) -> Iterator[str]:
-    stages, devices, each = predicted.breakdown.stages, numbers.placement(c).devices, c.dp * c.tp
-    heavy = max(range(len(stages)), key=lambda s: stages[s].memory.total)
-    memory = stages[heavy].memory
-    limit = numbers.problem.memory_limit_of(devices[heavy * each : (heavy + 1) * each])
+def _memory(problem: Problem, plan: Plan) -> Iterator[str]:
+    stages = plan.predicted.breakdown.stages
+    limits = [problem.memory_limit_of(stage.devices) for stage in plan.stages]
+    heavy = max(range(len(stages)), key=lambda s: stages[s].memory.total - limits[s])
+    memory, limit = stages[heavy].memory, limits[heavy]
     items = ", ".join(f"{name} {gib(size)}" for name, size in memory.items().items() if size)
     yield (
         f"Memory is heaviest on stage {heavy}: {gib(memory.total)} of {gib(limit)} a device "
@@ -114,26 +129,14 @@ def _memory(numbers: Numbers, c: Candidate, predicted: Prediction) -> Iterator[s
     )
 
 
-def _odd_blocks(numbers: Numbers, c: Candidate, bounds: Sequence[int]) -> Iterator[str]:
-    """What the blocks that are no layer cost, in layers."""
-    kinds, blocks = numbers.groups.kinds, numbers.problem.graph.blocks
-    kind, count = Counter(kinds).most_common(1)[0]
-    seconds = numbers.seconds(c)
-    cost = seconds.forward + seconds.backward
-    if count < 2 or not cost[kind]:
-        return
-    layers = [sum(kinds[k] == kind for k in range(i, j)) for i, j in zip(bounds[:-1], bounds[1:], strict=True)]
-    for index, stage in ((0, 0), (len(blocks) - 1, c.pp - 1)):
-        worth = float(cost[index] / cost[kind])
-        if kinds[index] != kind and worth >= 0.2:
-            others = _range([n for s, n in enumerate(layers) if s != stage])
-            differs = len(set(layers)) > 1
-            held = f"; its stage holds {layers[stage]} layers, the others {others}" if differs else ""
-            yield f'Block "{blocks[index].name}" costs {worth:.1f} layers{held}.'
-
-
-def _range(counts: Sequence[int]) -> str:
-    """``7`` or ``6 to 8``; empty for no counts."""
-    if not counts:
-        return ""
-    return str(counts[0]) if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)}"
+def _crossing(solved: Solved, answer: Answer) -> Iterator[str]:
+    """Stages whose groups along the axis tensor cross nodes."""
+    places = solved.engine.pricing.places(answer.family)
+    found: dict[int, list[int]] = {}
+    for number, stage in enumerate(answer.found.stages):
+        variant = places.variants[answer.table.prices_of[stage.shape, stage.unit]]
+        if variant.tensor.crosses:
+            found.setdefault(variant.shape.tp, []).append(number)
+    for tp, stages in found.items():
+        where = "" if len(stages) == len(answer.found.stages) else f" of {numbered(stages)}"
+        yield f"tp={tp} groups{where} cross nodes: their all-reduces run at the speed of the slow link."

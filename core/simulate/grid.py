@@ -6,26 +6,28 @@ formula as the planner's own plan, so that a kind loses by what it is and not by
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from partita.cost.alike import alike
-from partita.plan import Plan
-from partita.planner.bound import Bounds
-from partita.planner.build import build
-from partita.planner.candidates import Candidate
-from partita.planner.engine import list_candidates, search
-from partita.planner.numbers import Numbers
+from partita.plan import Plan, Search, rounded
+from partita.planner.joint.build import build
+from partita.planner.joint.engine import Engine
+from partita.planner.joint.price import Pricing, Schedule
+from partita.planner.joint.smallest import smallest
+from partita.planner.joint.space import Family, Shape
+from partita.planner.joint.uniform import uniform_families
 from partita.planner.words import counted, gib
 from partita.problem import TARGETS, Problem
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Plans that are made one way."""
+    """Plans that are made one way: ``takes`` numbers of stages and their shape. Without stages no schedule matters."""
 
     name: str
-    takes: Callable[[Candidate], bool]
+    takes: Callable[[int, Shape], bool]
+    schedule: Schedule | None = None
 
 
 @dataclass(frozen=True)
@@ -37,23 +39,24 @@ class Entry:
     reason: str = ""
 
 
-def _alone(zero: int) -> Callable[[Candidate], bool]:
-    return lambda c: (c.tp, c.pp) == (1, 1) and c.dp > 1 and c.zero == zero
+def _alone(zero: int) -> Callable[[int, Shape], bool]:
+    return lambda pp, s: (s.tp, pp) == (1, 1) and s.dp > 1 and s.zero == zero
 
 
-def _piped(schedule: str, tensor: bool, data: bool) -> Callable[[Candidate], bool]:
-    return lambda c: c.pp > 1 and c.schedule == schedule and (c.tp > 1, c.dp > 1) == (tensor, data)
+def _piped(tensor: bool, data: bool) -> Callable[[int, Shape], bool]:
+    return lambda pp, s: pp > 1 and (s.tp > 1, s.dp > 1) == (tensor, data)
 
 
+SCHEDULES: tuple[tuple[Schedule, str], ...] = ("1f1b", "1F1B"), ("gpipe", "GPipe")
 KINDS = (
     Kind("data parallel", _alone(0)),
     *(Kind(f"ZeRO-{zero}", _alone(zero)) for zero in (1, 2, 3)),
-    Kind("tensor parallel", lambda c: c.tp > 1 and (c.pp, c.dp) == (1, 1)),
-    Kind("tensor × data", lambda c: c.pp == 1 and c.tp > 1 and c.dp > 1 and c.zero == 0),
-    Kind("tensor × ZeRO", lambda c: c.pp == 1 and c.tp > 1 and c.dp > 1 and c.zero > 0),
+    Kind("tensor parallel", lambda pp, s: s.tp > 1 and (pp, s.dp) == (1, 1)),
+    Kind("tensor × data", lambda pp, s: pp == 1 and s.tp > 1 and s.dp > 1 and s.zero == 0),
+    Kind("tensor × ZeRO", lambda pp, s: pp == 1 and s.tp > 1 and s.dp > 1 and s.zero > 0),
     *(
-        Kind(f"{name}{words}", _piped(schedule, tensor, data))
-        for schedule, name in (("1f1b", "1F1B"), ("gpipe", "GPipe"))
+        Kind(f"{name}{words}", _piped(tensor, data), schedule)
+        for schedule, name in SCHEDULES
         for words, tensor, data in (
             ("", False, False), (" × data", False, True), (" × tensor", True, False), (" × tensor × data", True, True),
         )
@@ -63,32 +66,38 @@ KINDS = (
 
 def hand_made(problem: Problem) -> list[Entry]:
     """The best plan of each kind that uses all devices; the problem's held decisions are kept."""
-    groups = alike(problem.graph)
-    numbers = Numbers(problem, groups)
-    bounds = Bounds(numbers)
-    listed = list_candidates(problem, groups, problem.cluster.devices)
-    return [_best(kind, numbers, bounds, [c for c in listed if kind.takes(c)]) for kind in KINDS]
+    pricing, held = Pricing(problem, alike(problem.graph)), problem.fix.get("schedule")
+    ways = uniform_families(pricing)
+    return [
+        _best(kind, pricing, [f for f in ways if held in (None, kind.schedule or held) and _takes(kind, f)])
+        for kind in KINDS
+    ]
 
 
-def _best(kind: Kind, numbers: Numbers, bounds: Bounds, listed: list[Candidate]) -> Entry:
-    problem = numbers.problem
-    if not listed:
+def _takes(kind: Kind, family: Family) -> bool:
+    return kind.takes(family.most_stages, family.shapes[0])
+
+
+def _best(kind: Kind, pricing: Pricing, ways: Sequence[Family]) -> Entry:
+    problem = pricing.problem
+    schedule: Schedule = kind.schedule or ("gpipe" if problem.fix.get("schedule") == "gpipe" else "1f1b")
+    counts = {way: pricing.micro_batches(way) for way in ways}
+    if not any(counts.values()):
         held = f", {', '.join(f'{name}={value}' for name, value in problem.fix.items())}" if problem.fix else ""
         return Entry(
             kind.name, None,
             f"none for {counted(problem.cluster.devices)}, {len(problem.graph.blocks)} blocks, global batch "
             f"{problem.global_batch}{held} ({TARGETS[problem.target].sentence})",
         )  # fmt: skip
-    fitting = [candidate for candidate in listed if bounds.memory(candidate) <= problem.memory_limit]
-    found = search(numbers, bounds, fitting)
-    if found is None:
-        least = min(bounds.memory(candidate) for candidate in listed)
-        most = gib(max(least, problem.memory_limit))
-        return Entry(
-            kind.name, None, f"does not fit: needs {most} a device or more, {gib(problem.memory_limit)} is there"
-        )
-    plan = build(
-        numbers, found.candidate, found.cutting, second=None, optimal=False, bound_seconds=found.bound_seconds,
-        considered=len(listed),
-    )  # fmt: skip
-    return Entry(kind.name, plan)
+    found = Engine(pricing, families=ways, schedules=((schedule, 0),)).search()
+    if found.best is None:
+        if not found.optimal:
+            raise KeyboardInterrupt
+        # The smallest micro-batches hold the least.
+        tables = [pricing.table(way, max(each), schedule) for way, each in counts.items() if each]
+        least = min(found.bytes for found in map(smallest, tables) if found is not None)
+        # Counted on the largest device.
+        there = problem.largest_memory_limit
+        return Entry(kind.name, None, f"does not fit: needs {gib(least)} a device or more, {gib(there)} is there")
+    best, search = found.best, Search("joint", False, rounded(found.bound_seconds), found.considered)
+    return Entry(kind.name, build(pricing, best.family, best.table, best.found.stages, search))

@@ -8,8 +8,7 @@ from statistics import fmean
 
 from partita.cluster import Cluster
 from partita.graph import Graph
-from partita.plan import SIMULATED, Breakdown, MemoryBytes, Plan, Prediction, StageCost
-from partita.planner.build import rounded
+from partita.plan import SIMULATED, Breakdown, MemoryBytes, Plan, Prediction, StageCost, rounded
 from partita.schedules import Turn, in_flight
 from partita.simulate.result import Simulation
 from partita.simulate.run import simulate

@@ -11,9 +11,9 @@ from partita.cost.alike import Alike, alike
 from partita.cost.precision import compute_dtype
 from partita.errors import Infeasible, PlanError
 from partita.graph import Graph
-from partita.hooks import plugins
+from partita.hooks import planned
 from partita.plan import Plan
-from partita.planner.numbers import Numbers
+from partita.planner.joint.price import Pricing
 from partita.plugins.check.batch import batch_findings
 from partita.plugins.check.devices import device_findings, ranks
 from partita.plugins.check.divide import graph_findings, sequence_findings, size_findings
@@ -130,14 +130,14 @@ def _priced(report: Report, graph: Graph, groups: Alike, cluster: Cluster | None
     if settings.devices and settings.devices > cluster.devices:
         return report, []
     try:
-        numbers = Numbers(problem_of(settings, graph, cluster), groups)
-        priced = price(settings, numbers)
+        pricing = Pricing(problem_of(settings, graph, cluster), groups)
+        priced = price(settings, pricing)
     except PlanError as error:
         return report, [problem(settings.place("precision"), str(error))]
     except Unpriced as reason:
         return replace(report, open=(f"memory and time: {reason}",)), []
     report = replace(report, priced=priced, limit_bytes=priced.limits[priced.heaviest])
-    return report, list(memory_findings(settings, numbers, priced))
+    return report, list(memory_findings(settings, pricing, priced))
 
 
 def _gain(report: Report, graph: Graph, cluster: Cluster) -> Report:
@@ -145,7 +145,7 @@ def _gain(report: Report, graph: Graph, cluster: Cluster) -> Report:
     if report.settings.offload:
         return replace(report, open=("time: transfers of offloaded states are not in the cost model",))
     try:
-        best: Plan = plugins().hook.partita_planner(problem=problem_of(report.settings, graph, cluster))
+        best = planned(problem_of(report.settings, graph, cluster))
     except (Infeasible, PlanError) as error:
         return replace(report, no_plan=str(error))
     return replace(report, best=best)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from partita.planner.numbers import Numbers
+from partita.planner.joint.price import Pricing
 from partita.planner.words import gib
 from partita.plugins.check.finding import Finding, problem, warning
-from partita.plugins.check.price import Priced, smaller, stage_devices
+from partita.plugins.check.price import Priced, smaller
 from partita.plugins.check.settings import Settings
 
 # Above this share of the device's memory fragmentation and what no model counts may be too much.
@@ -16,16 +16,16 @@ CLOSE = 0.95
 SHOWN = 4
 
 
-def memory_findings(settings: Settings, numbers: Numbers, priced: Priced) -> Iterator[Finding]:
+def memory_findings(settings: Settings, pricing: Pricing, priced: Priced) -> Iterator[Finding]:
     """A problem where the heaviest device holds more than it has, a warning where it is close."""
     stage = priced.heaviest
     memory, limit = priced.memory[stage], priced.limits[stage]
     place = settings.place("micro")
-    devices = numbers.cluster.different_devices(stage_devices(numbers, priced.candidate, stage))
+    devices = pricing.cluster.different_devices(priced.plan.stages[stage].devices)
     smallest = min(devices, key=lambda device: device.memory_bytes).name
-    text = f"{span(numbers, priced)} {gib(memory.total)} a device, and {smallest} has {gib(limit)}: {items(priced)}"
+    text = f"{span(priced)} {gib(memory.total)} a device, and {smallest} has {gib(limit)}: {items(priced)}"
     if memory.total > limit:
-        tried = list(smaller(settings, numbers, priced))
+        tried = list(smaller(settings, pricing, priced))
         works = [f"{words}: {gib(size)}" for words, size, fits in tried if fits]
         least = min((size for _, size, _ in tried), default=memory.total)
         hint = "" if works else f". The least of what was tried is {gib(least)}: more devices, tp or pp are needed"
@@ -41,10 +41,10 @@ def items(priced: Priced) -> str:
     return ", ".join(f"{name} {gib(size)}" for size, name in ordered)
 
 
-def span(numbers: Numbers, priced: Priced) -> str:
+def span(priced: Priced) -> str:
     """The heaviest stage and its blocks, for a sentence."""
-    if priced.candidate.pp == 1:
+    if priced.uniform.pp == 1:
         return "the model needs"
     stage = priced.heaviest
-    blocks = numbers.problem.graph.blocks[priced.bounds[stage] : priced.bounds[stage + 1]]
-    return f'stage {stage} ("{blocks[0].name}" to "{blocks[-1].name}") needs'
+    blocks = priced.plan.stages[stage].blocks
+    return f'stage {stage} ("{blocks[0]}" to "{blocks[-1]}") needs'

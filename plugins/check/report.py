@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from partita.planner.words import describe, duration, gib
+from partita.plan import Plan
+from partita.planner.arrangement import arrangement
+from partita.planner.words import duration, gib
 from partita.plugins.check.checking import Report
 from partita.plugins.check.document import NAMES
 from partita.plugins.check.finding import Finding
@@ -61,7 +63,8 @@ def predicted(report: Report) -> dict[str, Any] | None:
     }
     if report.best is not None and priced.step_seconds is not None:
         best = report.best.predicted.step_seconds
-        found["best"] = {"step_seconds": best, "speedup": priced.step_seconds / best, "arrangement": _best(report)}
+        gain, words = priced.step_seconds / best, _words(report.best)
+        found["best"] = {"step_seconds": best, "speedup": gain, "arrangement": words}
     elif report.no_plan:
         found["best"] = {"step_seconds": None, "reason": report.no_plan}
     return found
@@ -119,26 +122,19 @@ def _prediction(report: Report) -> Iterator[str]:
     where = f" (stage {priced.heaviest})" if len(priced.memory) > 1 else ""
     yield f"heaviest device{where}: {gib(memory.total)} of {gib(report.limit_bytes or 0)}: {items(priced)}"
     if priced.step_seconds is not None:
-        yield f"predicted step: {duration(priced.step_seconds)} ({describe(priced.candidate)})"
+        yield f"predicted step: {duration(priced.step_seconds)} ({_words(priced.plan)})"
     yield from (f"  assumed: {sentence}" for sentence in priced.assumed)
     if report.best is not None and priced.step_seconds is not None:
         best = report.best.predicted.step_seconds
         gain = priced.step_seconds / best
         yield (
-            f"the best plan: {duration(best)} ({_best(report)}): {gain:.2f} times as fast"
+            f"the best plan: {duration(best)} ({_words(report.best)}): {gain:.2f} times as fast"
             if gain > 1.005
-            else f"the planner finds nothing faster: its best takes {duration(best)} ({_best(report)})"
+            else f"the planner finds nothing faster: its best takes {duration(best)} ({_words(report.best)})"
         )
     elif report.no_plan:
         yield f"the planner finds no plan for it: {report.no_plan}"
 
 
-def _best(report: Report) -> str:
-    assert report.best is not None
-    plan = report.best
-    stage = plan.stages[0]
-    again = "full" if stage.strategies[0].recompute == "full" else "no"
-    return (
-        f"pp={len(plan.stages)}, tp={stage.tp}, dp={stage.dp}, ZeRO {stage.strategies[0].zero}, micro-batch of "
-        f"{stage.samples // stage.dp}, {again} recomputation, {plan.schedule}"
-    )
+def _words(plan: Plan) -> str:
+    return arrangement(plan.stages, plan.order)

@@ -10,10 +10,12 @@ import pytest
 
 from partita.cli.options import problem
 from partita.cost.alike import alike
+from partita.cost.precision import peak_flops
 from partita.errors import InputError
-from partita.planner.candidates import Candidate
-from partita.planner.engine import plan
-from partita.planner.numbers import Numbers
+from partita.planner import plan
+from partita.planner.joint.kinds import BlockCut
+from partita.planner.joint.price import Pricing
+from partita.planner.joint.uniform import Uniform, Way
 
 FOLDER = Path(__file__).parents[1] / "data/published/galvatron"
 COMPUTATION = "computation_profiling_bf16_llama2-7b_all.json"
@@ -38,19 +40,20 @@ def stated(model, folder=FOLDER, seq=2048, precision="bf16", memory=None, batch=
 
 def test_a_layer_takes_and_keeps_what_the_files_say(llama):
     question = stated(llama)
-    numbers = Numbers(question, alike(question.graph))
+    pricing = Pricing(question, alike(question.graph))
     times, memory = (json.loads((FOLDER / name).read_text()) for name in (COMPUTATION, MEMORY))
     for tp, micro in ((1, 1), (2, 4), (8, 12)):
-        one = Candidate(1, tp, 8 // tp, 0, False, "1f1b", micro, 1)
-        device = question.cluster.device
+        held = Way(pricing, Uniform(tp=tp, dp=8 // tp, micro=micro)).table.prices.held_bytes[0, :, 0]
+        costs, device = pricing.kinds.costs(BlockCut(tp)), question.cluster.device
+        peak = peak_flops(device, question.precision)
         layer = times[f"layertype_0_bsz{micro}_seq2048"] * 1e-3 * micro / tp
-        assert numbers.costs(tp)[1].passes(device, numbers.peak, float(micro)) == pytest.approx((layer, 2 * layer))
+        assert costs[1].passes(device, peak, float(micro)) == pytest.approx((layer, 2 * layer))
         rest = times[f"layertype_other_bsz{micro}_seq2048"] * 1e-3 * micro / tp
-        assert numbers.costs(tp)[-1].passes(device, numbers.peak, float(micro))[0] == pytest.approx(rest)
+        assert costs[-1].passes(device, peak, float(micro))[0] == pytest.approx(rest)
         kept = memory["layertype_0_sp"]["2048"]["tp_activation_per_bsz_dict"][str(tp)]
-        assert numbers.held(one)[1:33] == pytest.approx([kept * MIB * micro] * 32)
+        assert held[1:33] == pytest.approx([kept * MIB * micro] * 32)
         last = memory["other_memory_pp_on_last_sp"]["2048"]["activation"][str(tp)]
-        assert numbers.held(one)[-1] == pytest.approx(last * MIB * micro)
+        assert held[-1] == pytest.approx(last * MIB * micro)
     # 154.203 MiB a millisecond between 8 GPUs.
     assert question.cluster.kind.intra_node.reached_bytes_per_second == pytest.approx(154.203 * MIB * 1e3)
 

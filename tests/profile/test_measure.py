@@ -14,8 +14,10 @@ import pytest
 from partita.cli.main import main
 from partita.cli.options import problem
 from partita.cost.alike import alike
-from partita.planner.candidates import Candidate
-from partita.planner.numbers import Numbers
+from partita.cost.precision import peak_flops
+from partita.planner.joint.kinds import BlockCut
+from partita.planner.joint.price import Pricing
+from partita.planner.joint.uniform import Uniform, Way
 from partita.profile.read import read_profile
 
 pytestmark = pytest.mark.slow
@@ -54,15 +56,16 @@ def test_every_kind_of_block_is_measured(written):
 
 def test_a_plan_takes_what_was_measured(written):
     stated = problem("gpt3-tiny", "cpu", 4, 16, None, "fp32", "adam", None, "deepspeed", (), str(written))
-    numbers, rows = Numbers(stated, alike(stated.graph)), rows_of(written)
+    pricing, rows = Pricing(stated, alike(stated.graph)), rows_of(written)
     cluster = stated.cluster
     if cluster.threads != 1:
         pytest.skip("measured on one thread, and each of 4 processes has more here")
+    peak = peak_flops(cluster.device, "fp32")
     for tp in (1, 2):
-        layer = numbers.costs(tp)[1].passes(cluster.device, numbers.peak, 2.0)
+        layer = pricing.kinds.costs(BlockCut(tp))[1].passes(cluster.device, peak, 2.0)
         assert layer == pytest.approx((rows["gpt", tp, 2]["fwd_ms"] * 1e-3, rows["gpt", tp, 2]["bwd_ms"] * 1e-3))
-    one = Candidate(1, 1, 4, 0, False, "1f1b", 2, 2)
-    assert numbers.held(one)[1] == rows["gpt", 1, 2]["activation_bytes"]
+    prices = Way(pricing, Uniform(dp=4, micro=2, micro_batches=2)).table.prices
+    assert prices.held_bytes[0, 1, 0] == rows["gpt", 1, 2]["activation_bytes"]
 
 
 def test_what_is_there_is_not_measured_again(written, tmp_path, capsys):

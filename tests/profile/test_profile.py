@@ -10,17 +10,19 @@ import pytest
 from partita.cli.options import problem
 from partita.cluster import parse_cluster
 from partita.cost.alike import alike
+from partita.cost.precision import peak_flops
 from partita.errors import InputError
-from partita.planner.candidates import Candidate
-from partita.planner.engine import plan
-from partita.planner.numbers import Numbers
+from partita.planner import plan
+from partita.planner.joint.kinds import BlockCut
+from partita.planner.joint.price import Pricing
+from partita.planner.joint.uniform import Uniform, Way
 from partita.profile.measured import BlockShape, MeasuredBlock, Sample, interpolate
 from partita.profile.profiled import profiled
 from partita.profile.read import findings, read_profile
 from partita.profile.rows import ProfileFile
 
 H200 = Path(__file__).parents[1] / "data/profiles/h200.json"
-ONE = Candidate(1, 1, 1, 0, False, "1f1b", 8, 1)
+ONE = Uniform(micro=8)
 
 
 def written(folder: Path, **parts: object) -> str:
@@ -111,22 +113,23 @@ def test_a_measured_block_covers_its_range():
 
 def test_a_plan_takes_the_measured_blocks():
     stated = problem("gpt3-350m", "1xh200", None, 8, 2048, "bf16", "adam", None, "deepspeed", (), str(H200))
-    numbers = Numbers(stated, alike(stated.graph))
-    measured, device = stated.cluster.device.measured, stated.cluster.device
+    pricing = Pricing(stated, alike(stated.graph))
+    prices, device = Way(pricing, ONE).table.prices, stated.cluster.device
+    measured, peak = device.measured, peak_flops(device, stated.precision)
     # From the file, of 2 and 4 samples: 0.44429 and 0.55664 ms forward, 1.0084 and 1.5499 ms backward. By the host's
     # 38 microseconds for each of 10 ops forward takes no less than 0.38 ms.
-    layer = numbers.costs(1)[1]
+    layer = pricing.kinds.costs(BlockCut(1))[1]
     forward = max((0.44429e-3 + 0.55664e-3) / 2 - measured.start_forward_seconds, 10 * device.op_seconds)
     backward = (1.0084e-3 + 1.5499e-3) / 2 - measured.start_backward_seconds
-    assert layer.passes(device, numbers.peak, 3.0) == pytest.approx((forward, backward))
+    assert layer.passes(device, peak, 3.0) == pytest.approx((forward, backward))
     # Beyond 4 samples as the kernels grow, which is nearly in proportion.
-    four, eight = layer.passes(device, numbers.peak, 4.0), layer.passes(device, numbers.peak, 8.0)
+    four, eight = layer.passes(device, peak, 4.0), layer.passes(device, peak, 8.0)
     assert [b / a for a, b in zip(four, eight, strict=True)] == pytest.approx([2.05, 2.05], abs=0.1)
-    assert numbers.seconds(ONE).forward[1:-1] == pytest.approx([eight[0]] * 24)
+    assert prices.forward[0, 1:-1, 0] == pytest.approx([eight[0]] * 24)
     # Bytes kept of 2 and 4, and as many more for each sample.
     rows = {r.micro_batch: r for r in read_profile(H200).blocks if (r.hidden, r.tp, r.block) == (1024, 1, "gpt")}
     kept = rows[4].activation_bytes + 2 * (rows[4].activation_bytes - rows[2].activation_bytes)
-    assert numbers.held(ONE)[1:-1] == pytest.approx([kept] * 24)
+    assert prices.held_bytes[0, 1:-1, 0] == pytest.approx([kept] * 24)
     # 32 bytes for each of 2048 · 1024 values of 8 samples, a MiB or so beside.
     assert kept == pytest.approx(8 * 32 * 2048 * 1024, rel=0.005)
 
@@ -208,5 +211,5 @@ def test_a_profile_is_of_the_nodes_whose_device_it_names(tmp_path):
 
 def test_the_reasons_say_of_which_devices_a_profile_is():
     stated = problem("gpt3-350m", "1xh200+1xa100-80gb", None, 8, 2048, "bf16", "adam", None, "deepspeed", (), str(H200))
-    (reason,) = (reason for reason in plan(stated).reasons if reason.startswith("Profile"))
-    assert reason.endswith(" is of h200; unlike devices in step have the presets' figures.")
+    reason = next(reason for reason in plan(stated).reasons if reason.startswith("Profile"))
+    assert reason.endswith(" is of h200; stages on others, or on unlike ones, have the presets' figures.")

@@ -24,12 +24,13 @@ from partita.adapters.verify.devices import Cast
 from partita.adapters.verify.one_device import adam
 from partita.adapters.verify.queues import run_queues
 from partita.cluster import parse_cluster
+from partita.cost.alike import alike
 from partita.draft import drafted
 from partita.drafted import library
 from partita.errors import PlanError
 from partita.plan import Order, Plan
-from partita.planner.candidates import candidates
-from partita.problem import TARGETS, Problem
+from partita.planner.joint.price import Pricing
+from partita.problem import Problem
 from partita.schedules import Turn
 from partita.spacetime.communication import begins_with
 from partita.spacetime.lower import lower
@@ -338,8 +339,11 @@ def test_a_parameter_that_a_device_would_divide_twice_is_refused() -> None:
 
 
 def test_the_planner_offers_it() -> None:
-    found = {(c.pp, c.zero) for c in candidates(4, 6, 16, (1, 2), TARGETS["partita"], {}) if c.dp == 2}
-    assert found == {(pp, zero) for pp in (1, 2) for zero in (0, 1, 2, 3)}
+    graph = model("gpt2").captured.graph
+    pricing = Pricing(Problem(graph, parse_cluster("4xa100-80gb"), 16, target="partita"), alike(graph))
+    shapes = {(family.stages, shape) for family in pricing.families for shape in family.shapes}
+    found = {(stages, shape.zero) for stages, shape in shapes if shape.dp == 2}
+    assert found == {(stages, zero) for stages in (1, 2, None) for zero in (0, 1, 2, 3)}
 
 
 RANKS = {

@@ -10,11 +10,13 @@ import pytest
 
 from partita.cluster import Cluster, Kind, Link
 from partita.errors import PlanError
-from partita.planner.formula import ChainTable, step_seconds
+from partita.planner.joint.formula import step_seconds
+from partita.planner.joint.uniform import cut
 from partita.simulate.engine import execute
 from partita.simulate.fabric import Fabric
 from partita.spacetime.communication import ahead
 from partita.spacetime.program import TURNS, Program, Transfer
+from tests.planner.joint.tables import chain_table
 from tests.simulate.brute import brute
 from tests.simulate.pipelines import durations, machine, pipeline
 
@@ -37,11 +39,8 @@ def test_gpipe_is_the_formula_in_1000_random_cases():
         timings = execute(
             pipeline(stages, count, "gpipe"), durations(f, b, update=sync), size, Fabric(machine([stages]))
         )
-        zero = np.zeros((stages + 1, stages + 1))
-        forward, backward = (np.repeat(np.array(o, float).reshape(-1, 1), stages + 1, axis=1) for o in (of, ob))
-        table = ChainTable(np.array(f, float), np.array(b, float), forward, backward, zero + sync, zero, zero, 1.0,
-                           count, stages, "gpipe")  # fmt: skip
-        assert last(timings) == step_seconds(table, range(stages + 1))
+        table = chain_table(f, b, micro_batches=count, schedule="gpipe", moved=(of, ob), sync=sync)
+        assert last(timings) == step_seconds(table, cut(range(stages + 1)))
 
 
 @pytest.mark.parametrize("stages", [1, 2, 4, 8])

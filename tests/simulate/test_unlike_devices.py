@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from math import inf
 
@@ -103,32 +104,33 @@ def test_collectives_and_messages_go_by_the_links_of_their_own_nodes(graph):
     assert found.seconds[1, "reduce"] > 10 * found.seconds[0, "reduce"]
 
 
-def test_the_planner_takes_all_devices_for_the_weakest(graph):
-    """An A100 of 40 GB is an A100 of 80 GB with less memory and a slower one: the plan is that of small ones alone."""
+def test_the_planner_counts_each_stage_where_it_stands(graph):
+    """An A100 of 40 GB is an A100 of 80 GB with less memory and a slower one: mixed ones are between the two."""
     given = {"global_batch": 16, "target": "partita"}
     mixed, small, large = (
         plan(Problem(graph, parse_cluster(text), **given)) for text in (f"2x{A}+2x{SMALL}", f"2x2x{SMALL}", f"2x2x{A}")
     )
-    assert mixed.predicted == small.predicted
-    assert mixed.predicted.step_seconds > large.predicted.step_seconds
-    assert mixed.stages == small.stages
+    assert large.predicted.step_seconds <= mixed.predicted.step_seconds <= small.predicted.step_seconds
+    assert large.predicted.step_seconds < small.predicted.step_seconds
     assert len({mixed.problem, small.problem, large.problem}) == 3
-    assert (mixed.search.optimal, small.search.optimal) == (False, True)
+    assert mixed.search.optimal
     assert any(f"The devices differ (2 {A} and 2 {SMALL})" in reason for reason in mixed.reasons)
     assert not any("The devices differ" in reason for reason in small.reasons)
-    # Nothing is slower than what was counted.
-    simulated = simulate(graph, mixed, parse_cluster(f"2x{A}+2x{SMALL}"))
-    assert simulated.step_seconds <= mixed.predicted.step_seconds * (1 + 1e-9)
 
 
-def test_what_is_infeasible_names_what_there_is_and_what_was_not_looked_at():
-    cluster = machine((1, device("large", 1e9, 4 * 2**30)), (2, device("small", 1e9, 2**30)))
-    big = chain([1.0, 1.0], parameters=[200_000_000, 10], width=1)
+def test_what_is_infeasible_says_what_is_missing_on_each_device():
+    cluster = machine((1, device("large", 1e9, 3 * 2**30)), (2, device("small", 1e9, 2**30)))
+    big = chain([1.0, 1.0], parameters=[300_000_000, 10], width=1)
     with pytest.raises(Infeasible) as caught:
-        held(big, cluster, 4)
+        held(big, cluster, 4, pp=2, dp=1, tp=1)
     text = str(caught.value)
-    assert "nothing fits 1.00 GiB a device on 3 devices (1 large and 2 small)" in text
-    assert "what the smallest has, 1.00 GiB: whether heavier stages fit the larger devices was not looked at" in text
+    # fp32 and Adam: 16 bytes of each parameter of the first stage, which has the large device.
+    missing = 300_000_000 * 16 - 3 * 2**30
+    assert text.startswith("nothing fits 1.00 GiB to 3.00 GiB a device on 3 devices (1 large and 2 small): each would")
+    found = re.search(r"([\d,]+) bytes", text)
+    assert int(found[1].replace(",", "")) == pytest.approx(missing, abs=100)
+    assert "more on each device a plan exists: pp=2" in text
+    assert "Stage 0 binds" in text
 
 
 def test_memory_is_held_against_each_device_s_own():
@@ -149,15 +151,14 @@ def test_the_command_line_names_unlike_devices(tmp_path, capsys):
     assert main(["plan", *words, "-o", planned]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert f"gpt3-350m on 1x{H}+1x{SMALL}:" in out
-    assert f"The devices differ (1 {H} and 1 {SMALL}): every stage is counted as on the slowest of them" in out
-    assert "not proven" in out
-    assert "bound" not in out
+    assert f"The devices differ (1 {H} and 1 {SMALL}): every stage is counted as on the slowest of those" in out
+    assert "not proven" not in out
     # The plan's file names its cluster, which is enough to simulate it.
     assert main(["simulate", planned, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["fits"]
-    assert found["step_seconds"] <= found["predicted"]["step_seconds"]
-    assert found["difference"]["parts"]["costs"] < 0
+    # The plan's prediction is its simulation.
+    assert found["step_seconds"] == pytest.approx(found["predicted"]["step_seconds"], rel=1e-8)
     assert main(["simulate", planned]) == 0
     assert f"({SMALL}) has the least left" in " ".join(capsys.readouterr().out.split())
 

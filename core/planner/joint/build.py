@@ -18,17 +18,13 @@ from partita.plan import (
     Stage,
     StageCost,
     Strategy,
+    rounded,
 )  # fmt: skip
 from partita.planner.joint.formula import FORMULAS, StageNumbers, stage_numbers, terms, transfer
 from partita.planner.joint.lent import local_elements
 from partita.planner.joint.price import Pricing
 from partita.planner.joint.space import Family, Option, Shape
 from partita.planner.joint.table import Chosen, JointTable
-
-
-def rounded(value: float) -> float:
-    """Nine significant digits: what machines agree on whatever the order of their sums."""
-    return float(f"{value:.9g}")
 
 
 def build(
@@ -116,7 +112,8 @@ def predict(
 
 
 def stage_memory(pricing: Pricing, family: Family, table: JointTable, stage: Chosen, behind: int) -> MemoryBytes:
-    """Bytes by item on each device of a stage; they add up to what the search compared."""
+    """Bytes by item on each device of a stage; they add up to what the search compared, except for what these devices
+    have less than the largest."""
     prices, v = table.prices, int(table.prices_of[stage.shape, stage.unit])
     ways, kind = pricing.ways(family), pricing.kinds.of
     inside = np.arange(stage.start, stage.stop), np.array(stage.options)
@@ -132,7 +129,7 @@ def stage_memory(pricing: Pricing, family: Family, table: JointTable, stage: Cho
         optimizer=ceil(state[2]),
         activations=ceil(table.held(behind) * fsum(prices.held_bytes[v, inside[0], inside[1]].tolist())),
         temporary=ceil(float(prices.temporary_bytes[v, inside[0], inside[1]].max())),
-        framework=int(prices.base_bytes[v]),
+        framework=ways.framework_bytes(v),
     )
 
 

@@ -19,6 +19,7 @@ from partita.planner.joint.rows import base
 from partita.planner.joint.search import Found, TimeOut, best
 from partita.planner.joint.space import Family
 from partita.planner.joint.table import JointTable
+from partita.planner.joint.tidy import tidied
 
 # Times that differ by less are equal: sums in another order.
 TIE = 1e-9
@@ -58,8 +59,16 @@ class Searched:
     pruned: int
 
 
+class Stopped(TimeOut):
+    """The time was over, or Ctrl-C came, within a table whose best so far is ``answer``."""
+
+    def __init__(self, answer: Answer):
+        super().__init__()
+        self.answer = answer
+
+
 @dataclass(frozen=True)
-class _Task:
+class Task:
     """One family and number of micro-batches; ``mixed``: with the stages that mix forms."""
 
     family: Family
@@ -69,12 +78,18 @@ class _Task:
 
 
 class Engine:
-    """The search of one problem, on its pricing."""
+    """The search of one problem, on its pricing; or of some ``families`` and ``schedules`` (with depths) alone."""
 
-    def __init__(self, pricing: Pricing, deadline: float = inf):
+    name = "joint"
+
+    def __init__(
+        self, pricing: Pricing, deadline: float = inf, families: Sequence[Family] | None = None,
+        schedules: Sequence[tuple[Schedule, int]] | None = None,
+    ):  # fmt: skip
         self.pricing, self.deadline = pricing, deadline
+        self.families = pricing.families if families is None else families
         fixed = pricing.problem.fix.get("schedule")
-        kinds: tuple[tuple[Schedule, int], ...] = (*(("1f1b", depth) for depth in DEPTHS), ("gpipe", 0))
+        kinds: Sequence[tuple[Schedule, int]] = schedules or (*(("1f1b", depth) for depth in DEPTHS), ("gpipe", 0))
         self.schedules = [kind for kind in kinds if fixed in (None, kind[0])]
 
     def search(self) -> Searched:
@@ -93,25 +108,31 @@ class Engine:
                 answer = self.solve(task, below)
                 if answer is not None:
                     found, below = answer, answer.seconds
-        except (KeyboardInterrupt, TimeOut):
+        except (KeyboardInterrupt, TimeOut) as stop:
+            if isinstance(stop, Stopped):
+                found, below = stop.answer, stop.answer.seconds
             left = min(task.bound for task in tasks[max(0, done - 1) :])
             return Searched(found, min(left, below), False, self._count(tasks), pruned)
         return Searched(found, below, True, self._count(tasks), pruned)
 
     def others(self, than: Answer, within: float, most: int) -> Iterator[Answer]:
         """Other answers that take up to ``within`` times as long, the best of their family and number of micro-batches:
-        up to ``most`` are looked for, where bounds are the least."""
+        up to ``most`` are looked for, where bounds are the least. Each arrangement comes once."""
         tasks = sorted(self.tasks(), key=lambda task: task.bound)
-        looked = 0
+        looked, seen = 0, {(than.table.micro_batches, than.shapes)}
         for task in tasks:
             if task.mixed or task.bound >= than.seconds * within or looked == most:
                 continue
             looked += 1
-            answer = self.solve(task, than.seconds * within)
-            if answer is not None:
+            try:
+                answer = self.solve(task, than.seconds * within)
+            except TimeOut:
+                return
+            if answer is not None and (key := (answer.table.micro_batches, answer.shapes)) not in seen:
+                seen.add(key)
                 yield answer
 
-    def solve(self, task: _Task, below: float) -> Answer | None:
+    def solve(self, task: Task, below: float) -> Answer | None:
         """The best answer of a task that takes less than ``below``."""
         pricing, family, count = self.pricing, task.family, task.micro_batches
         schedules = self.schedules if family.most_stages > 1 else self.schedules[:1]
@@ -128,20 +149,21 @@ class Engine:
             table = self._table(task, schedule, depth)
             answer = best(table, below, bases, deadline=self.deadline)
             if answer is not None:
+                answer = replace(answer, stages=tidied(table, answer.stages))
                 found, below = Answer(family, table, answer), answer.seconds
             if below <= bound.seconds * (1 + TIE):
                 break
         return found
 
-    def tasks(self) -> list[_Task]:
+    def tasks(self) -> list[Task]:
         """All tasks, those first that are searched in no time, and of these the ones with the least bounds."""
         found = []
-        for family in self.pricing.families:
+        for family in self.families:
             mixed = any(shape.mixed for shape in family.shapes)
             for count in self.pricing.micro_batches(family):
                 bound = self._bound(family, count)
                 if bound < inf:
-                    found += [_Task(family, count, bound, kind) for kind in ((False, True) if mixed else (False,))]
+                    found += [Task(family, count, bound, kind) for kind in ((False, True) if mixed else (False,))]
         return sorted(found, key=lambda task: (task.family.stages is None, task.mixed, task.bound))
 
     def _bound(self, family: Family, count: int) -> float:
@@ -157,12 +179,12 @@ class Engine:
         slowest = max(float(least.max()), work)
         return (max(float(least.sum()), work) + (count - 1) * slowest + float(prices.base_sync.min())) * (1 - TIE)
 
-    def _table(self, task: _Task, schedule: Schedule, depth: int) -> JointTable:
+    def _table(self, task: Task, schedule: Schedule, depth: int) -> JointTable:
         table = self.pricing.table(task.family, task.micro_batches, schedule, depth)
         if task.mixed or not any(shape.mixed for shape in task.family.shapes):
             return table
         mixed = np.array([shape.mixed for shape in task.family.shapes])
         return replace(table, prices_of=np.where(mixed[:, None], -1, table.prices_of))
 
-    def _count(self, tasks: Sequence[_Task]) -> int:
+    def _count(self, tasks: Sequence[Task]) -> int:
         return sum(len(self.schedules) if task.family.most_stages > 1 else 1 for task in tasks)

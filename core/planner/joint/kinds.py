@@ -48,29 +48,36 @@ class Divided(NamedTuple):
 
 
 class Kinds:
-    """The kinds of a problem's blocks. ``of``: [n], the kind of each block."""
+    """The kinds of a problem's blocks. ``of``: [n], the kind of each block; ``costs`` that are known."""
 
-    def __init__(self, problem: Problem, groups: Alike):
+    def __init__(self, problem: Problem, groups: Alike, costs: dict[tuple[int, Division], BlockCost] | None = None):
         self.problem, self.groups, self.cluster = problem, groups, problem.cluster
         self.item = item_bytes(problem.graph, problem.precision)
         self.first = sorted(set(groups.kinds))
         self.of = np.array([self.first.index(kind) for kind in groups.kinds])
+        # They don't depend on the cluster, nor on the batch.
+        self.made: dict[tuple[int, Division], BlockCost] = {} if costs is None else costs
         self._divided: dict[BlockCut, tuple[Divided, ...]] = {}
-        self._made: dict[tuple[int, Division], BlockCost] = {}
         self._constants: dict[tuple[BlockCut, int], Mapping[str, np.ndarray]] = {}
         self._measures: dict[tuple[BlockCut, int, int], np.ndarray] = {}
         self._measured: dict[tuple[int, Division, float, int], tuple[float, ...]] = {}
         self.devices: list[Device] = []
         self._shared: np.ndarray | None = None
 
+    def of_problem(self, problem: Problem) -> Kinds:
+        """The same kinds for another batch or cluster: costs are known, and what they take on devices that are too."""
+        found = Kinds(problem, self.groups, self.made)
+        if problem.cluster.threads == self.cluster.threads:
+            found.devices, found._shared = self.devices, self._shared
+            found._constants, found._measures, found._measured = self._constants, self._measures, self._measured
+        return found
+
     def device(self, devices: Iterable[int]) -> int:
         """The number, in ``devices``, of what stands for the devices with these ids."""
         found = self.cluster.weakest(devices)
-        for number, known in enumerate(self.devices):
-            if known is found:
-                return number
-        self.devices.append(found)
-        return len(self.devices) - 1
+        if found not in self.devices:
+            self.devices.append(found)
+        return self.devices.index(found)
 
     @cached_property
     def along(self) -> frozenset[str]:
@@ -123,11 +130,11 @@ class Kinds:
         )
 
     def _cost(self, kind: int, found: Division) -> BlockCost:
-        if (kind, found) not in self._made:
+        if (kind, found) not in self.made:
             along = self.along if found.sequence * found.context > 1 else frozenset[str]()
             graph, classes = self.problem.graph, self.groups.classes[kind]
-            self._made[kind, found] = divided_cost(graph, graph.blocks[kind].name, classes, found, self.item, along)
-        return self._made[kind, found]
+            self.made[kind, found] = divided_cost(graph, graph.blocks[kind].name, classes, found, self.item, along)
+        return self.made[kind, found]
 
     def constants(self, cut: BlockCut, number: int) -> Mapping[str, np.ndarray]:
         """[kinds] each, by name: what doesn't depend on the samples, and what is in proportion to them (of the

@@ -1,7 +1,8 @@
 """The second engine: UniAP's programme for each number of stages, solved by HiGHS, and the best of them.
 
 It shares with the search nothing but the table and the formula: it confirms the search, and it takes blocks that are
-no chain. A chain of some 30 blocks in 4 stages takes it minutes, where the search takes a fraction of a second.
+no chain. A table of a real model (34 blocks, 4 units, 27 prices, 4 options) takes it some ten seconds, and the search
+some thousandths of one.
 """
 
 from __future__ import annotations

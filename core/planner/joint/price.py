@@ -9,10 +9,10 @@ from typing import Literal
 import numpy as np
 
 from partita.cost.alike import Alike
-from partita.cost.crossing import crossing
+from partita.cost.crossing import Crossing, crossing
 from partita.cost.precision import compute_dtype
+from partita.errors import divisors
 from partita.graph.model import ITEM_BYTES
-from partita.planner.candidates import divisors
 from partita.planner.joint.boundary import boundary_share
 from partita.planner.joint.kinds import Kinds
 from partita.planner.joint.manner import Manner
@@ -32,20 +32,29 @@ class Pricing:
     """The tables of one problem on its cluster's first ``devices`` devices (all of them by default).
 
     Shapes and options are numbered as the family has them. Tables of one family and number of micro-batches share
-    their prices, whatever the schedule.
+    their prices, whatever the schedule. ``known``: another one of the same model and precision: see ``on``.
     """
 
-    def __init__(self, problem: Problem, groups: Alike, devices: int | None = None, most_units: int = MOST_UNITS):
+    def __init__(
+        self, problem: Problem, groups: Alike, devices: int | None = None, most_units: int = MOST_UNITS,
+        known: Pricing | None = None,
+    ):  # fmt: skip
         self.problem, self.groups, self.cluster, self.most_units = problem, groups, problem.cluster, most_units
         self.devices = self.cluster.devices if devices is None else devices
-        self.kinds = Kinds(problem, groups)
-        self.crossing = crossing(problem.graph, self.kinds.item)
+        self.kinds: Kinds = Kinds(problem, groups) if known is None else known.kinds.of_problem(problem)
+        self.crossing: Crossing = crossing(problem.graph, self.kinds.item) if known is None else known.crossing
         self._ways: dict[Family, Ways] = {}
         # Families that differ in ``tied`` alone share theirs.
         self._alike: dict[tuple[object, ...], Ways] = {}
         self._moved: dict[tuple[object, ...], tuple[np.ndarray, np.ndarray]] = {}
         # The last few: all of them together are large.
         self._prices: OrderedDict[tuple[Family, int], Prices] = OrderedDict()
+
+    def on(self, problem: Problem, devices: int | None = None) -> Pricing:
+        """The tables of another question about the same model in the same precision, which share its blocks' costs."""
+        assert problem.graph is self.problem.graph
+        assert problem.precision == self.problem.precision
+        return Pricing(problem, self.groups, devices, self.most_units, self)
 
     @cached_property
     def families(self) -> tuple[Family, ...]:
@@ -94,7 +103,7 @@ class Pricing:
             crosses=where.crosses,
             transfer_forward=forward,
             transfer_backward=backward,
-            memory_limit=float(self.problem.memory_limit),
+            memory_limit=float(self.problem.largest_memory_limit),
             micro_batches=micro_batches,
             most_stages=min(family.most_stages, len(self.groups.kinds)),
             schedule=schedule,
@@ -112,7 +121,7 @@ class Pricing:
     def ways(self, family: Family) -> Ways:
         """The variants of a family's shapes."""
         if family not in self._ways:
-            key = (family.unit, family.stages, family.shapes)
+            key = (family.unit, family.stages, family.shapes, family.options)
             if key not in self._alike:
                 where = places(self.cluster, family)
                 self._alike[key] = Ways(self.kinds, self.crossing, family, where, self.devices)
@@ -124,7 +133,11 @@ class Pricing:
         return self.ways(family).places
 
     def _transfers(self, ports: tuple[tuple[int, int], ...], samples: int) -> tuple[np.ndarray, np.ndarray]:
-        """[2, n + 1, P, P] each: seconds of a boundary, forward and backward, inside a node and between nodes."""
+        """[2, n + 1, P, P] each: seconds of a boundary, forward and backward, inside a node and between nodes.
+
+        Where nodes differ, each is over the slowest link that any of them has: which nodes a boundary lies between is
+        not asked.
+        """
         if (ports, samples) in self._moved:
             return self._moved[ports, samples]
         share = np.array([[boundary_share(*one, *other) for other in ports] for one in ports])

@@ -14,10 +14,10 @@ from typing import Literal
 import numpy as np
 
 from partita.cost.alike import Alike, tp_sizes
+from partita.errors import divisors
 from partita.graph.attention import insides
 from partita.graph.model import Graph
 from partita.plan import Recompute
-from partita.planner.candidates import divisors
 from partita.planner.joint.manner import DIVIDED, PLAIN, Manner
 from partita.problem import TARGETS, Problem
 

@@ -60,7 +60,11 @@ ALONG = (
 
 
 class Ways:
-    """The variants of one family; families that differ in ``tied`` alone share them."""
+    """The variants of one family; families that differ in ``tied`` alone share them.
+
+    Memory is held against the limit of the problem's largest device: what a smaller one lacks is as if it were taken
+    there before anything else (``base_bytes``).
+    """
 
     def __init__(self, kinds: Kinds, crossing: Crossing, family: Family, places: Places, devices: int):
         self.kinds, self.crossing, self.family, self.devices = kinds, crossing, family, devices
@@ -77,6 +81,9 @@ class Ways:
         self.data = self.group(frozenset(("data",)))
         self._alike: dict[tuple[Form, Manner | None, bool], Side] = {}
         self._sides: dict[Option, Side] = {}
+        largest, limits = self.problem.largest_memory_limit, map(self.problem.memory_limit_of, places.devices)
+        taken = [self.framework_bytes(v) + largest - limit for v, limit in enumerate(limits)]
+        self.base_bytes = np.array(taken, dtype=float)
         self._prices: dict[int, Prices] = {}
         self._lent_of: dict[tuple[tuple[int, ...], int], tuple[np.ndarray, np.ndarray]] = {}
 
@@ -145,9 +152,12 @@ class Ways:
             forward=found["forward"], backward=found["backward"], fixed_bytes=found["fixed"],
             held_bytes=found["held"], temporary_bytes=found["temporary"], sync=found["sync"],
             **self._ends(samples), **self._changes(samples),
-            base_bytes=np.array([float(self.kinds.devices[number].framework_bytes) for number in self.on]),
-            base_sync=self.base_sync, lent_bytes=lent_bytes, lent_sync=lent_sync,
+            base_bytes=self.base_bytes, base_sync=self.base_sync, lent_bytes=lent_bytes, lent_sync=lent_sync,
         )  # fmt: skip
+
+    def framework_bytes(self, variant: int) -> int:
+        """What is taken on a variant's devices before any tensor exists."""
+        return self.kinds.devices[self.on[variant]].framework_bytes
 
     def turns(self, option: Option, micro_batches: int) -> Turn:
         """[V, kinds]: the turns of every kind of block with an option."""

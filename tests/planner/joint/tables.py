@@ -6,6 +6,7 @@ reached exactly. In the others a limit lies where no sum's last digit decides.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from random import Random
@@ -149,3 +150,23 @@ def random_answer(random: Random, table: JointTable) -> tuple[Chosen, ...] | Non
             return None
         stages.append(Chosen(start, stop, unit, shape, tuple(random.choice(options) for options in had)))
     return tuple(stages)
+
+
+def chain_table(
+    forward: Sequence[float], backward: Sequence[float] | None = None, *, stages: int = 0, micro_batches: int = 1,
+    schedule: str = "1f1b", moved: tuple[Sequence[float], Sequence[float]] | None = None, sync: float = 0.0,
+) -> JointTable:  # fmt: skip
+    """Blocks that run one way on as many devices as there are ``stages``; by default each block is a stage.
+
+    ``moved``: seconds of the boundaries before each block but the first, forward and backward.
+    """
+    n, count = len(forward), stages or len(forward)
+    of, ob = ([0.0] * (n - 1),) * 2 if moved is None else moved
+    one, two, lent, base = np.zeros((1, n, 1)), np.zeros((1, n, 1, 1)), np.zeros((1, n, n)), np.zeros(1)
+    times = (np.array(each, float).reshape(1, n, 1) for each in (forward, [0.0] * n if backward is None else backward))
+    transfers = (np.tile(np.array([0.0, *each, 0.0]).reshape(1, n + 1, 1, 1), (2, 1, 1, 1)) for each in (of, ob))
+    return JointTable(
+        Prices(*times, one, one, one, one, one, one, one, one, two, two, base, base + sync, lent, lent),
+        np.ones(1, int), np.zeros(1, int), np.zeros((1, count), int), np.zeros(count + 1, int), *transfers, 1.0,
+        micro_batches, count, schedule,
+    )  # fmt: skip

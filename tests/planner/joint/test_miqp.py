@@ -13,11 +13,16 @@ from random import Random
 import numpy as np
 import pytest
 
+from partita.cli.model import load_model
+from partita.cluster import parse_cluster
+from partita.cost.alike import alike
 from partita.planner.joint import miqp, search
 from partita.planner.joint.convex import chain, condensed
 from partita.planner.joint.formula import fits, step_seconds, terms
 from partita.planner.joint.linear import Programme, total
+from partita.planner.joint.price import Pricing
 from partita.planner.joint.table import JointTable, Prices
+from partita.problem import Problem
 from tests.planner.joint.brute import brute, small_table
 from tests.planner.joint.tables import Sizes, random_answer, random_table
 
@@ -66,6 +71,17 @@ def test_the_search_agrees_where_there_are_too_many_answers(count: int, sizes: S
         found = search.best(table)
         answered += checked(table, inf if found is None else found.seconds, miqp.best(table))
     assert answered > count / 2
+
+
+def test_the_search_agrees_on_a_real_model():
+    whole = load_model("gpt3-tiny", None, "bfloat16", samples=1)
+    pricing = Pricing(Problem(whole, parse_cluster("1x4xa100-80gb"), 32, target="partita"), alike(whole))
+    family = max(pricing.families, key=lambda one: len(one.shapes))
+    for schedule, depth in (("1f1b", 0), ("1f1b", 1), ("gpipe", 0)):
+        table = pricing.table(family, 8, schedule, depth)
+        found = search.best(table)
+        assert found is not None
+        assert checked(table, found.seconds, miqp.best(table))
 
 
 def test_only_what_is_better_than_the_given_time_is_returned():

@@ -10,6 +10,7 @@ import pytest
 from partita.planner.joint.formula import fits, step_seconds
 from partita.planner.joint.search import best
 from partita.planner.joint.table import JointTable
+from partita.planner.joint.tidy import tidied
 from tests.planner.joint.brute import brute, small_table
 
 
@@ -58,3 +59,16 @@ def test_only_what_is_better_than_the_given_time_is_returned():
         assert again is not None
         assert again.seconds == pytest.approx(found.seconds, rel=1e-9)
     assert seen > 20
+
+
+def test_blocks_that_cost_the_same_are_in_order():
+    random, changed = Random(12), 0
+    for _ in range(60):
+        table = small_table(random, most=2000)
+        found = best(table)
+        if found is None:
+            continue
+        tidy = tidied(table, found.stages)
+        changed += tidy != found.stages
+        assert fits(table, tidy)
+        assert step_seconds(table, tidy) == pytest.approx(found.seconds, rel=1e-12)

@@ -6,17 +6,21 @@ import numpy as np
 import pytest
 
 from partita.errors import PlanError
-from partita.planner.formula import ChainTable, step_seconds
+from partita.planner.joint.formula import step_seconds
+from partita.planner.joint.table import JointTable
+from partita.planner.joint.uniform import cut
 from partita.schedules import GENERATORS, gpipe, in_flight, one_f_one_b
+from tests.planner.joint.tables import chain_table
 
 
-def table(f, b, of, ob, micro_batches, schedule) -> ChainTable:
+def table(f, b, of, ob, micro_batches, schedule) -> JointTable:
     """One block a stage."""
-    n = len(f)
-    zero = np.zeros((n + 1, n + 1))
-    forward, backward = (np.repeat(np.asarray(o, float).reshape(-1, 1), n + 1, axis=1) for o in (of, ob))
-    return ChainTable(np.asarray(f, float), np.asarray(b, float), forward, backward, zero, zero, zero, 1.0,
-                      micro_batches, n, schedule)  # fmt: skip
+    return chain_table(f, b, micro_batches=micro_batches, schedule=schedule, moved=(of, ob))
+
+
+def held(numbers: JointTable) -> list[int]:
+    """Micro-batches in flight, by stage."""
+    return [numbers.held(behind) for behind in reversed(range(numbers.blocks))]
 
 
 def simulate(orders, f, b, of, ob) -> float:
@@ -57,7 +61,7 @@ def test_gpipe_is_exact_in_1000_random_cases():
         f, b = rng.integers(1, 20, stages), rng.integers(1, 40, stages)
         of, ob = rng.integers(0, 30, stages - 1), rng.integers(0, 30, stages - 1)
         assert simulate(gpipe(stages, count), f, b, of, ob) == step_seconds(
-            table(f, b, of, ob, count, "gpipe"), range(stages + 1)
+            table(f, b, of, ob, count, "gpipe"), cut(range(stages + 1))
         )
 
 
@@ -69,7 +73,7 @@ def test_1f1b_without_transfers_is_an_upper_bound_and_near():
         f, b = rng.integers(5, 20, stages), rng.integers(10, 40, stages)
         none = np.zeros(stages - 1)
         true = simulate(one_f_one_b(stages, count), f, b, none, none)
-        shares.append(true / step_seconds(table(f, b, none, none, count, "1f1b"), range(stages + 1)))
+        shares.append(true / step_seconds(table(f, b, none, none, count, "1f1b"), cut(range(stages + 1))))
     assert max(shares) <= 1 + 1e-12
     assert min(shares) > 0.7
     assert np.mean(shares) > 0.95
@@ -79,22 +83,22 @@ def test_1f1b_without_transfers_is_an_upper_bound_and_near():
 def test_1f1b_with_transfers_is_near_because_of_the_cycle_term(transfer):
     f, b, o = [1.0] * 8, [2.0] * 8, [transfer] * 7
     true = simulate(one_f_one_b(8, 32), f, b, o, o)
-    assert step_seconds(table(f, b, o, o, 32, "1f1b"), range(9)) == pytest.approx(true, rel=0.08)
+    assert step_seconds(table(f, b, o, o, 32, "1f1b"), cut(range(9))) == pytest.approx(true, rel=0.08)
     without = 24 + 14 * transfer + 31 * 3
     assert true > 1.03 * without  # what the sum and the slowest stage alone would say
 
 
 @pytest.mark.parametrize(
-    ("stages", "count", "makespan", "held"),
+    ("stages", "count", "makespan", "in_flights"),
     [(4, 2, 15, [2, 2, 2, 1]), (8, 1, 24, [1] * 8), (4, 8, 33, [4, 3, 2, 1]), (4, 1, 12, [1, 1, 1, 1])],
 )
-def test_c23_fewer_micro_batches_than_stages(stages, count, makespan, held):
+def test_c23_fewer_micro_batches_than_stages(stages, count, makespan, in_flights):
     orders = one_f_one_b(stages, count)
     none = [0] * (stages - 1)
     assert simulate(orders, [1] * stages, [2] * stages, none, none) == makespan
     numbers = table([1] * stages, [2] * stages, none, none, count, "1f1b")
-    assert step_seconds(numbers, range(stages + 1)) == makespan
-    assert [in_flight(orders[stage]) for stage in range(stages)] == held == list(numbers.held)
+    assert step_seconds(numbers, cut(range(stages + 1))) == makespan
+    assert [in_flight(orders[stage]) for stage in range(stages)] == in_flights == held(numbers)
 
 
 @pytest.mark.parametrize("name", ["1f1b", "gpipe"])
@@ -105,7 +109,7 @@ def test_every_turn_occurs_once_and_the_count_in_flight_is_the_table_s(name, sta
     for stage, turns in orders.items():
         assert len(turns) == len(set(turns)) == 2 * count
         assert {turn.stage for turn in turns} == {stage}
-        assert in_flight(turns) == numbers.held[stage]
+        assert in_flight(turns) == held(numbers)[stage]
 
 
 @pytest.mark.parametrize(("stages", "count"), [(0, 1), (1, 0), (-1, 3)])
