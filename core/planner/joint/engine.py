@@ -1,8 +1,8 @@
 """All families, numbers of micro-batches and schedules at once: the best plan of a problem, proven by bounds.
 
-Each (family, c) has a bound that no answer goes under. In their order each is searched as though no micro-batch waited
-for another's return (``search.best``, relaxed); where even that is no better than the best so far, no schedule is.
-Stages that are cheap to search come first: their best answer prunes the others.
+Each (family, c) has a bound that no answer goes under (``floor``). In their order each is searched as though no
+micro-batch waited for another's return (``search.best``, relaxed); where even that is no better than the best so far,
+no schedule is. Stages that are cheap to search come first: their best answer prunes the others.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heapreplace
 from math import inf
 
 import numpy as np
 
+from partita.planner.joint.floor import Floor, floor, sorts
+from partita.planner.joint.lent import owners, tied_blocks
 from partita.planner.joint.price import Pricing, Schedule
 from partita.planner.joint.rows import base
 from partita.planner.joint.search import Found, TimeOut, best
@@ -42,7 +45,10 @@ class Answer:
     @property
     def shapes(self) -> tuple[object, ...]:
         """What tells arrangements apart: the shapes of the stages, one after another."""
-        return tuple((shape.dp, shape.tp) for shape in (self.family.shapes[s.shape] for s in self.found.stages))
+        return tuple(
+            (shape.dp, shape.tp, shape.manner.name)
+            for shape in (self.family.shapes[s.shape] for s in self.found.stages)
+        )
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,11 @@ class Task:
     bound: float
     mixed: bool
 
+    @property
+    def easy(self) -> tuple[bool, bool]:
+        """What is searched in no time comes first."""
+        return self.family.stages is None, self.mixed
+
 
 class Engine:
     """The search of one problem, on its pricing; or of some ``families`` and ``schedules`` (with depths) alone."""
@@ -89,6 +100,12 @@ class Engine:
         self.pricing, self.deadline = pricing, deadline
         self.families = pricing.families if families is None else families
         fixed = pricing.problem.fix.get("schedule")
+        self.limit = float(pricing.problem.memory_limit)
+        graph = pricing.problem.graph
+        # Blocks of one number have the same prices, whatever tp and form the tied ones are held to.
+        tied = tied_blocks(graph) + 2 * owners(graph)
+        self._sorts = sorts(4 * np.array(pricing.groups.kinds) + tied)
+        self._shares: dict[Family, tuple[np.ndarray, np.ndarray]] = {}
         kinds: Sequence[tuple[Schedule, int]] = schedules or (*(("1f1b", depth) for depth in DEPTHS), ("gpipe", 0))
         self.schedules = [kind for kind in kinds if fixed in (None, kind[0])]
 
@@ -96,22 +113,31 @@ class Engine:
         """The best answer. Interrupted, or at its deadline, the best so far with the bound of what is left."""
         tasks = self.tasks()
         found: Answer | None = None
-        below, pruned, done = inf, 0, 0
+        below, pruned = inf, 0
+        # In the order of bounds; a task's second bound, with regard to memory, is found where its first one is due.
+        queue = [(task.easy, task.bound, number, False) for number, task in enumerate(tasks)]
+        heapify(queue)
         try:
-            for task in tasks:
-                done += 1
-                if task.bound >= below * (1 - TIE):
+            while queue:
+                easy, bound, number, tightened = queue[0]
+                if bound >= below * (1 - TIE):
                     pruned += 1
-                    continue
-                if time.monotonic() > self.deadline:
+                elif time.monotonic() > self.deadline:
                     raise TimeOut
-                answer = self.solve(task, below)
-                if answer is not None:
-                    found, below = answer, answer.seconds
+                elif not tightened:
+                    task = tasks[number]
+                    within = self._floor(task.family, task.micro_batches, task.mixed).within(self.limit)
+                    heapreplace(queue, (easy, max(bound, within), number, True))
+                    continue
+                else:
+                    answer = self.solve(tasks[number], below)
+                    if answer is not None:
+                        found, below = answer, answer.seconds
+                heappop(queue)
         except (KeyboardInterrupt, TimeOut) as stop:
             if isinstance(stop, Stopped):
                 found, below = stop.answer, stop.answer.seconds
-            left = min(task.bound for task in tasks[max(0, done - 1) :])
+            left = min(bound for _, bound, _, _ in queue)
             return Searched(found, min(left, below), False, self._count(tasks), pruned)
         return Searched(found, below, True, self._count(tasks), pruned)
 
@@ -161,23 +187,23 @@ class Engine:
         for family in self.families:
             mixed = any(shape.mixed for shape in family.shapes)
             for count in self.pricing.micro_batches(family):
-                bound = self._bound(family, count)
-                if bound < inf:
-                    found += [Task(family, count, bound, kind) for kind in ((False, True) if mixed else (False,))]
-        return sorted(found, key=lambda task: (task.family.stages is None, task.mixed, task.bound))
+                for kind in (False, True) if mixed else (False,):
+                    bound = self._floor(family, count, kind).bound()
+                    if bound < inf:
+                        found.append(Task(family, count, bound, kind))
+        return sorted(found, key=lambda task: (task.easy, task.bound))
 
-    def _bound(self, family: Family, count: int) -> float:
-        """No answer takes less: the sum, and as its slowest stage the largest block or an even share of the work."""
-        prices = self.pricing.prices(family, count)
-        units = np.array([shape.devices / family.unit for shape in self.pricing.ways(family).shapes])
-        each = (prices.forward + prices.backward).min(axis=2)
-        least = each.min(axis=0)
-        if not least.max() < inf:
-            return inf
-        with np.errstate(invalid="ignore"):
-            work = float((each * units[:, None]).min(axis=0).sum()) / family.units
-        slowest = max(float(least.max()), work)
-        return (max(float(least.sum()), work) + (count - 1) * slowest + float(prices.base_sync.min())) * (1 - TIE)
+    def _floor(self, family: Family, micro_batches: int, mixed: bool) -> Floor:
+        """The bounds of a task."""
+        if family not in self._shares:
+            shapes = self.pricing.ways(family).shapes
+            self._shares[family] = (
+                np.array([shape.devices / (family.unit * family.units) for shape in shapes]),
+                np.array([shape.mixed for shape in shapes]),
+            )
+        share, mixes = self._shares[family]
+        prices = self.pricing.prices(family, micro_batches)
+        return floor(prices, self._sorts, share, mixed | ~mixes, family.stages, micro_batches)
 
     def _table(self, task: Task, schedule: Schedule, depth: int) -> JointTable:
         table = self.pricing.table(task.family, task.micro_batches, schedule, depth)

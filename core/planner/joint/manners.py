@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from partita.cost.alike import Alike
-from partita.cost.block import block_cost
 from partita.cost.precision import item_bytes
 from partita.errors import InputError
 from partita.graph.model import Block
@@ -18,8 +17,8 @@ from partita.problem import Problem
 LONG = 8192
 CONTEXTS = (2, 4, 8)
 SHARDS = (2, 4)
-# Co-shard is offered where one sample in one block takes so much of a device's memory while it is computed again.
-WORKING = 1 / 16
+# Co-shard is offered where what one block makes of one sample takes so much of a device's memory.
+WORKING = 1 / 32
 SHARDED = frozenset(("heads", "hidden"))
 
 
@@ -89,14 +88,18 @@ def _experts_apart(block: Block, classes: Sequence[str]) -> list[Cut]:
 
 
 def _of_turns(problem: Problem, groups: Alike) -> Iterator[Manner]:
-    """Co-shard (SuperScaler, section 5), where what a block takes while it is computed binds memory."""
+    """Co-shard (SuperScaler, section 5), where what a block takes while it is computed binds memory.
+
+    Measured by the devices' own memory and not by a limit: the least limit that suffices has the same manners.
+    """
     graph, item = problem.graph, item_bytes(problem.graph, problem.precision)
     largest = 0.0
     for kind, classes in groups.classes.items():
         if any(cut.name in SHARDED for cut in classes):
-            cost = block_cost(graph, graph.blocks[kind].name, classes, 1, item)
-            largest = max(largest, (cost.saved_bytes + cost.temporary_bytes) / graph.samples)
-    if largest < WORKING * problem.memory_limit:
+            made = (graph.tensor[name] for op in graph.block_ops[graph.blocks[kind].name] for name in op.outputs)
+            size = sum(tensor.elements * item(tensor.dtype) for tensor in made if tensor.gradient)
+            largest = max(largest, size / graph.samples)
+    if largest < WORKING * problem.cluster.weakest().memory_bytes:
         return
     for count in SHARDS:
         axis = Axis(f"shard{count}", count, "turns")

@@ -59,8 +59,9 @@ class Solved:
 def solve(problem: Problem, seconds: float = inf, engine: str = "joint") -> Solved:
     """The best answer under the stated formula (formula.py), within memory and the target's limits.
 
-    After so many ``seconds``, or at Ctrl-C, the best so far, marked as not optimal. ``engine``: one of ``ENGINES``.
-    PlanError for held decisions that can't be, Infeasible (with the least changes that would help) where nothing fits.
+    After so many ``seconds``, or at Ctrl-C, the best so far, marked as not optimal. ``engine``: one of
+    ``ENGINES``. PlanError for held decisions that can't be, Infeasible (with the least changes that would help) where
+    nothing fits.
     """
     groups = alike(problem.graph)
     check_fix(problem, groups)

@@ -4,7 +4,7 @@ what one device computes; what is held is kept."""
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pytest
 
 from partita.adapters.verify.planned import module_of, verify_plan
 from partita.cli.model import load_model
-from partita.cluster import parse_cluster
+from partita.cluster import Cluster, parse_cluster
 from partita.cost.alike import alike
 from partita.errors import InputError, PlanError
 from partita.plan import Plan
@@ -41,6 +41,7 @@ class Case:
     wanted: set[str]
     fix: dict = field(default_factory=dict)
     memory_bytes: float | None = None
+    device_bytes: int | None = None
     seq: int | None = None
     preset: str = "a100-80gb"
     runs: bool = True
@@ -57,7 +58,7 @@ CASES = {
     "experts": Case("mixture-tiny", 4, 8, {"experts 2"}, {"zero": 0, "tp": 1, "pp": 1}, 1026.8 * MIB),
     "experts, held": Case("mixture-tiny", 4, 4, {"experts 4"}, {"ep": 4}),
     # Computing a whole layer again takes more than there is.
-    "co-shard": Case(WIDE, 1, 1, {"plain", "co-shard 2"}, memory_bytes=2 * MIB, seq=128, preset="cpu"),
+    "co-shard": Case(WIDE, 1, 1, {"plain", "co-shard 2"}, device_bytes=2 * MIB, seq=128, preset="cpu"),
 }
 
 
@@ -67,11 +68,18 @@ def question(case: Case, folder: Path) -> tuple[Problem, str]:
     if isinstance(case.model, dict):
         drops = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
         Path(name).write_text(json.dumps({"model_type": "gpt2", **drops, **case.model}))
-    where = parse_cluster("cpu", case.devices) if case.preset == "cpu" else None
-    cluster = where or parse_cluster(f"1x{case.devices}x{case.preset}")
+    cluster = machine(case, f"1x{case.devices}x{case.preset}")
     memory = None if case.memory_bytes is None else int(case.memory_bytes)
     whole = load_model(name, case.seq, "bfloat16", samples=1) if isinstance(case.model, dict) else graph(name)
     return Problem(whole, cluster, case.batch, target="partita", fix=case.fix, memory_bytes=memory), name
+
+
+def machine(case: Case, words: str) -> Cluster:
+    """The cluster, with as much memory as the case says."""
+    found = parse_cluster(words)
+    if case.device_bytes is None:
+        return found
+    return found.with_kinds(lambda kind: replace(kind, device=replace(kind.device, memory_bytes=case.device_bytes)))
 
 
 def used(found: Solved) -> set[str]:
@@ -113,7 +121,7 @@ def test_it_computes_what_one_device_computes(name: str, tmp_path: Path) -> None
             Case("gpt3-tiny", 8, 32, {"plain", "divided", "context 2", "context 2, sequence"}, {"cp": 2}),
             {"context 2", "context 2, sequence"},
         ),
-        (Case("gpt3-tiny", 4, 16, set(), memory_bytes=4 * MIB), {"sequence", "co-shard 2", "co-shard 4"}),
+        (Case("gpt3-tiny", 4, 16, set(), device_bytes=4 * MIB), {"sequence", "co-shard 2", "co-shard 4"}),
         pytest.param(
             Case("mixture-tiny", 4, 16, set()), {"sequence", "experts 2", "experts 4"}, marks=pytest.mark.slow
         ),
@@ -122,7 +130,7 @@ def test_it_computes_what_one_device_computes(name: str, tmp_path: Path) -> None
 def test_stages_of_every_manner_cost_what_the_simulator_says(case: Case, wanted: set[str], tmp_path: Path) -> None:
     """Not the best answers, but any; on nodes of two devices."""
     problem, _ = question(case, tmp_path)
-    cluster = parse_cluster(f"{case.devices // 2}x2x{case.preset}")
+    cluster = machine(case, f"{case.devices // 2}x2x{case.preset}")
     problem = Problem(
         problem.graph, cluster, case.batch, target="partita", fix=case.fix, memory_bytes=problem.memory_bytes
     )
