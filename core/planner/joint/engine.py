@@ -45,7 +45,10 @@ class Answer:
     @property
     def shapes(self) -> tuple[object, ...]:
         """What tells arrangements apart: the shapes of the stages, one after another."""
-        return tuple((shape.dp, shape.tp) for shape in (self.family.shapes[s.shape] for s in self.found.stages))
+        return tuple(
+            (shape.dp, shape.tp, shape.manner.name)
+            for shape in (self.family.shapes[s.shape] for s in self.found.stages)
+        )
 
 
 @dataclass(frozen=True)
