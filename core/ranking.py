@@ -45,7 +45,7 @@ def ranked(solved: Solved) -> Plan:
             if graph is None:
                 continue
             plan = predicted(graph, plan, problem.cluster)
-            if max(plan.predicted.peak_bytes.values()) > problem.memory_limit:
+            if any(peak > problem.memory_limit_of((device,)) for device, peak in plan.predicted.peak_bytes.items()):
                 continue
             simulated += 1
             if best is None or plan.predicted.step_seconds < best[1].predicted.step_seconds * (1 - TIE):

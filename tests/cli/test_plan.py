@@ -15,7 +15,7 @@ from partita.cli.main import main
 from partita.cli.options import problem
 from partita.cli.show import found
 from partita.graph import save_graph
-from partita.plan import load_plan
+from partita.plan import load_plan, plan_document
 from partita.planner import plan as planned
 from partita.plugins.capture_huggingface import capture_config
 
@@ -168,9 +168,13 @@ def test_both_engines_prove_the_same_time(partita: Callable[..., str]) -> None:
 
 
 @pytest.mark.slow
-def test_out_of_time_the_best_so_far_with_its_gap(partita: Callable[..., str], tmp_path: Path) -> None:
+def test_out_of_time_the_best_so_far_with_its_gap(tmp_path: Path) -> None:
     question = ["swin-56l", "--cluster", "16x8xa100-80gb", "--global-batch", "512", "--target", "partita"]
-    plan = json.loads(partita("plan", *question, "--time-limit", "3", "--json", "-o", tmp_path / "plan.json"))
+    # The first time that is enough for an answer is less than a tenth of what the proof takes.
+    limits = ("1", "2", "3", "4", "6", "8", "12")
+    file = str(tmp_path / "plan.json")
+    assert any(main(["plan", *question, "--time-limit", limit, "-o", file]) == 0 for limit in limits)
+    plan = plan_document(load_plan(file))
     search = plan["search"]
     assert not search["optimal"]
     assert 0 < search["bound_seconds"] < plan["predicted"]["step_seconds"]

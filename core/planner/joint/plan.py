@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, prod
 
 from partita.cost.alike import alike
 from partita.errors import PlanError
 from partita.plan import Plan, Search, SharedParameter, Stage, rounded
-from partita.planner.fix import check_fix
+from partita.planner.fix import PARALLEL, check_fix
 from partita.planner.joint.build import build, plan_stages, shared_parameters
 from partita.planner.joint.engine import Answer, Engine, Searched
 from partita.planner.joint.infeasible import least_share, refuse
@@ -85,7 +85,7 @@ def searched(whole: Pricing, seconds: float = inf, engine: str = "joint", *, uni
     that are all alike."""
     problem, deadline = whole.problem, time.monotonic() + seconds
     for devices in device_counts(problem):
-        if least_share(whole, devices) > problem.memory_limit:
+        if least_share(whole, devices) > problem.largest_memory_limit:
             continue
         pricing = whole.on(problem, devices)
         asked = Engine(pricing, deadline, uniform_families(pricing)) if uniform else ENGINES[engine](pricing, deadline)
@@ -100,10 +100,9 @@ def searched(whole: Pricing, seconds: float = inf, engine: str = "joint", *, uni
 
 
 def device_counts(problem: Problem) -> Iterator[int]:
-    """Numbers of devices to try, all of them first; what tp, pp and dp hold must divide them."""
-    held = {name: int(problem.fix.get(name, 1)) for name in ("tp", "pp", "dp")}
-    product = held["tp"] * held["pp"] * held["dp"]
-    if held.keys() <= problem.fix.keys():
+    """Numbers of devices to try, all of them first; what is held of tp, pp, dp, cp and ep must divide them."""
+    product = prod(int(problem.fix.get(name, 1)) for name in PARALLEL)
+    if {"tp", "pp", "dp"} <= problem.fix.keys():
         yield product
         return
     largest = problem.cluster.devices // product
