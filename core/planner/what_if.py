@@ -94,13 +94,24 @@ def changes(solved: Solved) -> Iterator[Changed]:
         yield _asked(whole, replace(problem, fix={**problem.fix, **held}), change, "decision")
     if len({(s.dp, s.tp, s.zero, s.mixed) for s in _shapes(best)}) > 1:
         yield _asked(whole, problem, "stages all alike", "decision", uniform=True)
-    cluster, limit = problem.cluster, problem.memory_limit
-    yield _asked(whole, replace(problem, memory_bytes=limit + GIB), "1 GiB more a device", "resource")
+    cluster = problem.cluster
+    yield _asked(whole, _roomier(problem), "1 GiB more a device", "resource")
     more = max(cluster.nodes) if len(cluster.nodes) > 1 else 1
     larger = replace(problem, cluster=cluster.resized(cluster.devices + more))
     node = f"one more node of {counted(more)}" if len(cluster.nodes) > 1 else "one more device"
     yield _asked(whole, larger, node, "resource")
     yield _asked(whole, replace(problem, global_batch=2 * problem.global_batch), "twice the global batch", "resource")
+
+
+def _roomier(problem: Problem) -> Problem:
+    """With one more GiB on each device, whichever it is."""
+    if problem.memory_bytes is not None:
+        return replace(problem, memory_bytes=problem.memory_bytes + GIB)
+    kinds = tuple(
+        replace(kind, device=replace(kind.device, memory_bytes=kind.device.memory_bytes + GIB))
+        for kind in problem.cluster.kinds
+    )
+    return replace(problem, cluster=replace(problem.cluster, kinds=kinds))
 
 
 def alternatives(solved: Solved) -> list[Alternative]:
