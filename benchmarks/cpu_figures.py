@@ -99,7 +99,7 @@ def turn() -> None:
     from partita.adapters.torch.prepare import lower_model
     from partita.cli.options import problem
     from partita.cost.kinds import VIEWS
-    from partita.hooks import plugins
+    from partita.hooks import planned
     from partita.recipes.gpt3.model import example, factory
 
     seq, took = 4, {}
@@ -107,7 +107,7 @@ def turn() -> None:
         stated = problem(
             "gpt3-tiny", "cpu", 1, count, seq, "fp32", "adam", None, "deepspeed", [f"micro_batches={count}"]
         )
-        plan = plugins().hook.partita_planner(problem=stated)
+        plan = planned(stated)
         lowered = lower_model(plan, factory("gpt3-tiny"), example(seq))
         engine = initialize(
             plan, lowered, device=torch.device("cpu"), optimizer=lambda named: torch.optim.Adam(named.values())

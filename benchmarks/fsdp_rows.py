@@ -182,7 +182,8 @@ def predicted(row: Row, figures: Figures | None, again: bool | None = None) -> f
     known = model(row.model, row.seq)
     back = row.again == "full" if again is None else again
     uniform = Uniform(1, row.tp, row.copies, row.zero, "full" if back else "none", row.micro, row.micro_batches)
-    way = Way(known.on(replace(known.problem, cluster=cluster_of(row, figures), global_batch=row.samples)), uniform)
+    asked = replace(known.problem, cluster=cluster_of(row, figures), global_batch=row.samples)
+    way = Way(known.on(asked), uniform)
     return step_seconds(way.table, cut((0, way.table.blocks)))
 
 

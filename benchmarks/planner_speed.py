@@ -14,7 +14,7 @@ from machine import machine
 
 from partita.cli.options import problem
 from partita.errors import Infeasible
-from partita.hooks import plugins
+from partita.hooks import planned
 
 MODELS = ("gpt3-125m", "gpt3-1.3b", "gpt3-6.7b", "gpt3-13b", "gpt3-175b")
 CLUSTERS = ("1x8xa100-80gb", "4x8xa100-80gb", "32x8xa100-80gb", "128x8xa100-80gb")
@@ -34,7 +34,7 @@ def planning() -> None:
             stated = problem(model, cluster, None, BATCH, None, "bf16", "adam", None, "deepspeed", ())
             middle = time.perf_counter()
             try:
-                found = plugins().hook.partita_planner(problem=stated)
+                found = planned(stated)
             except Infeasible:
                 considered, what = "", "nothing fits"
             else:

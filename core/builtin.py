@@ -42,11 +42,13 @@ def partita_cluster_presets() -> Iterable[Path]:
 
 
 @hookimpl(trylast=True)
-def partita_planner(problem: Problem) -> Plan:
-    from partita.planner.joint.plan import solve
+def partita_planner(problem: Problem, engine: str | None, seconds: float) -> Plan | None:
+    from partita.planner.joint.plan import ENGINES, solve
     from partita.ranking import ranked
 
-    return ranked(solve(problem))
+    if engine is not None and engine not in ENGINES:
+        return None
+    return ranked(solve(problem, seconds, engine or "joint"))
 
 
 # First, so that the verbs of others stand after these in the help.

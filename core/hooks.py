@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -90,12 +91,12 @@ def partita_cluster_presets() -> Iterable[Path] | None:
 
 
 @hookspec(firstresult=True)
-def partita_planner(problem: Problem) -> Plan | None:
-    """The plan of a problem.
+def partita_planner(problem: Problem, engine: str | None, seconds: float) -> Plan | None:
+    """The plan of a problem, called through ``planned``.
 
-    Called by ``plan`` and ``explain`` once the model and the cluster are known. The first engine that returns a plan
-    wins; the exact chain planner comes last. None leaves the problem to the next engine; Infeasible says that nothing
-    fits, and ends the search.
+    ``engine`` is the one that the user asked for by name; None leaves the choice open. ``seconds``: after so many the
+    best so far is wanted. The first engine that returns a plan wins; the exact joint planner comes last. None leaves
+    the problem to the next engine; Infeasible says that nothing fits, and ends the search.
     """
 
 
@@ -177,6 +178,16 @@ def partita_verbs(app: typer.Typer) -> None:
     Called once a process, before the command line is read. A verb returns its exit status or None, raises PartitaError
     for what the user got wrong, and writes nothing but its answer on stdout. What it returns here is ignored.
     """
+
+
+def planned(problem: Problem, engine: str | None = None, seconds: float = inf) -> Plan:
+    """The plan of the first engine that has one; InputError where the user asked for an engine that there isn't."""
+    found: Plan | None = plugins().hook.partita_planner(problem=problem, engine=engine, seconds=seconds)
+    if found is None:
+        raise InputError(
+            f'--engine {engine}: no engine of that name has a plan for this; "joint" and "miqp" are built in'
+        )
+    return found
 
 
 @cache

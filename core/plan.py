@@ -241,7 +241,11 @@ SIMULATED = "simulated"
 
 @dataclass(frozen=True)
 class Search:
-    """How the plan was found: ``optimal`` under the stated formula, or the best until interrupted."""
+    """How the plan was found: ``optimal`` under the stated formula, or the best until interrupted.
+
+    Under that formula no plan takes less than ``bound_seconds``. ``considered``: families of shapes × numbers of
+    micro-batches × schedules, of which bounds alone ruled out ``pruned``.
+    """
 
     __pydantic_config__ = STRICT
 
@@ -249,6 +253,7 @@ class Search:
     optimal: bool
     bound_seconds: float
     considered: int
+    pruned: int = 0
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """The plan that is fastest when it is simulated, among the best under the planner's formula.
 
-Above the planner and the simulator, which know nothing of each other's choices: the planner gives its best answers, each
-is lowered and simulated, the fastest wins, and the prediction shown is the simulated one. A formula can't see how turns
-of unlike lengths fall into each other, nor what transfers keep waiting.
+Above the planner and the simulator, which know nothing of each other's choices: the planner gives its best answers,
+each is lowered and simulated, the fastest wins, and the prediction shown is the simulated one. A formula can't see how
+turns of unlike lengths fall into each other, nor what transfers keep waiting.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from partita.cluster import Cluster
+from partita.graph import Graph
 from partita.plan import Plan
 from partita.planner.joint.engine import TIE, Answer
 from partita.planner.joint.formula import FORMULAS
@@ -30,22 +32,32 @@ def ranked(solved: Solved) -> Plan:
     problem = solved.engine.pricing.problem
     left, simulated = TURNS, 0
     best: tuple[Answer, Plan] | None = None
-    for answer, plan in _plans(solved):
-        left -= turns(plan)
-        if left < 0:
-            break
-        plan = predicted(problem.graph, plan, problem.cluster)
-        if max(plan.predicted.peak_bytes.values()) > problem.memory_limit:
-            continue
-        simulated += 1
-        if best is None or plan.predicted.step_seconds < best[1].predicted.step_seconds * (1 - TIE):
-            best = answer, plan
+    try:
+        for answer, plan in _plans(solved):
+            left -= turns(plan)
+            if left < 0:
+                break
+            plan = predicted(problem.graph, plan, problem.cluster)
+            if max(plan.predicted.peak_bytes.values()) > problem.memory_limit:
+                continue
+            simulated += 1
+            if best is None or plan.predicted.step_seconds < best[1].predicted.step_seconds * (1 - TIE):
+                best = answer, plan
+    except KeyboardInterrupt:
+        # The best so far, simulated or not, is worth more than none.
+        pass
     if best is None:
         plan = solved.plan(solved.best)
         return replace(plan, reasons=(*reasons(solved, solved.best, plan), _not_simulated(plan)))
     answer, plan = best
     said = _said(answer, solved.best, plan, simulated)
     return replace(plan, reasons=(*reasons(solved, answer, plan), said))
+
+
+def foretold(graph: Graph, plan: Plan, cluster: Cluster) -> Plan:
+    """Any plan with the prediction of its simulation, as ranked plans have it; the formula's where that would take too
+    long."""
+    return plan if turns(plan) > TURNS else predicted(graph, plan, cluster)
 
 
 def turns(plan: Plan) -> int:
@@ -80,4 +92,6 @@ def _said(answer: Answer, first: Answer, plan: Plan, simulated: int) -> str:
 
 
 def _not_simulated(plan: Plan) -> str:
-    return f"Not simulated: a step has {turns(plan):,} turns. The time is the formula's; partita simulate plays the plan."
+    return (
+        f"Not simulated: a step has {turns(plan):,} turns. The time is the formula's; partita simulate plays the plan."
+    )

@@ -9,7 +9,7 @@ from partita.adapters.deepspeed.request import Request
 from partita.cluster import Cluster, parse_cluster
 from partita.errors import Infeasible, InputError, PartitaError, PlanError, divisors
 from partita.graph import Graph
-from partita.hooks import plugins
+from partita.hooks import planned
 from partita.key import KEY, Key
 from partita.plan import Plan, load_plan
 from partita.problem import Problem
@@ -168,7 +168,7 @@ def _plan(graph: Graph, cluster: Cluster, key: Key, request: Request, held: Held
         graph=graph, cluster=cluster, global_batch=request.call_samples(cluster.devices), precision=request.precision,
         optimizer=request.optimizer, target="deepspeed", memory_bytes=key.memory_bytes, fix=held,
     )  # fmt: skip
-    plan: Plan = plugins().hook.partita_planner(problem=problem)
+    plan = planned(problem)
     return plan
 
 

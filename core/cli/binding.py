@@ -1,6 +1,6 @@
 """What binds in a plan: the stage that sets the pace and why, and the item of memory that is largest, from its numbers.
 
-The letters are those of ``planner/formula.py``: p = f + b of a stage, o = of + ob of the boundary after it, w the
+The letters are those of ``planner/joint/formula.py``: p = f + b of a stage, o = of + ob of the boundary after it, w the
 micro-batches in flight behind it.
 """
 

@@ -35,6 +35,17 @@ def gibibytes(text: str) -> int:
     return int(number * GIB)
 
 
+def seconds(text: str) -> float:
+    """A positive, finite number of seconds."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise typer.BadParameter(f'"{clipped(text)}" is no number of seconds; a positive one works')
+    return number
+
+
 def clipped(text: str) -> str:
     """Text for a message, cut where it is absurdly long."""
     return text if len(text) <= 40 else f"{text[:20]}…({len(text)} characters)"
@@ -97,6 +108,20 @@ PlanFunction = Annotated[
         metavar="NAME",
         help="Don't search: a plan of the library (interleaved, co-shard …), or your own function, file.py:name. "
         "Its numbers are given by --fix.",
+    ),
+]
+Engine = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Who searches: joint (default), or miqp, which solves the same tables as integer programmes: minutes "
+        "where joint takes a second, for small problems.",
+    ),
+]
+TimeLimit = Annotated[
+    float | None,
+    typer.Option(
+        parser=seconds, metavar="SECONDS", help="Stop searching then with the best so far, and say how far from proven."
     ),
 ]
 OfPlanTarget = Annotated[

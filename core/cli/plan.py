@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ Examples:
   partita plan gpt3-13b --cluster 8xa100-80gb --global-batch 256 --fix tp=4 --fix recompute=full
   partita plan gpt3-2.7b --cluster 8xa100-80gb --global-batch 64 --plan-function interleaved --fix chunks=4
   partita plan gpt3-350m --cluster 1x1xh200 --global-batch 8 --profile h200.json
+  partita plan swin-56l --cluster 8x8xa100-80gb --global-batch 512 --target partita --time-limit 10
 """
 
 
@@ -39,6 +41,8 @@ def plan(
     fix: options.Fix = None,
     profile: options.Profile = None,
     plan_function: options.PlanFunction = None,
+    engine: options.Engine = None,
+    time_limit: options.TimeLimit = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the plan here.")] = None,
     as_json: options.Json = False,
 ) -> None:
@@ -48,15 +52,18 @@ def plan(
     fits, the message says the least memory that would, and the exit status is 1.
     """
     from partita.cli import answer
+    from partita.errors import InputError
     from partita.plan import plan_document, save_plan
 
     given = (model, cluster, devices, global_batch, seq, precision, optimizer, memory_gib)
     if plan_function is not None:
+        if engine is not None or time_limit is not None:
+            raise InputError("--plan-function searches nothing; leave out --engine and --time-limit")
         found, seconds = by_function(
             options.problem(*given, target or "partita", (), profile), model, plan_function, fix or ()
         )
     else:
-        found, seconds = search(options.problem(*given, target or "deepspeed", fix or (), profile))
+        found, seconds = search(options.problem(*given, target or "deepspeed", fix or (), profile), engine, time_limit)
     if output is not None:
         save_plan(found, output)
     if as_json:
@@ -92,10 +99,10 @@ def by_function(problem: Problem, model: str, name: str, fix: Sequence[str]) -> 
     return plan, time.perf_counter() - start
 
 
-def search(problem: Problem) -> tuple[Plan, float]:
-    """The plan of the first engine that has one, and the seconds that it took."""
-    from partita.hooks import plugins
+def search(problem: Problem, engine: str | None = None, limit: float | None = None) -> tuple[Plan, float]:
+    """The plan of the engine, or of the first one that has one, and the seconds that it took."""
+    from partita.hooks import planned
 
     start = time.perf_counter()
-    found: Plan = plugins().hook.partita_planner(problem=problem)
+    found = planned(problem, engine, math.inf if limit is None else limit)
     return found, time.perf_counter() - start

@@ -111,14 +111,19 @@ def bullet(sentence: str) -> Padding:
 def found(plan: Plan, seconds: float | None) -> str:
     """How the plan was found; the time is known only to whoever searched."""
     took = "" if seconds is None else f" in {duration(seconds)}"
-    if plan.predicted.breakdown.formula == SIMULATED:
-        return f"made by {plan.search.engine}{took}; the prediction is that of its simulation"
-    proof = (
-        "the best under the formula"
-        if plan.search.optimal
-        else f"not proven; bound {duration(plan.search.bound_seconds)}"
-    )
-    return f"found by {plan.search.engine}{took}: {plan.search.considered:,} candidates, {proof}"
+    search, simulated = plan.search, plan.predicted.breakdown.formula == SIMULATED
+    if simulated and not search.bound_seconds:
+        return f"made by {search.engine}{took}; the prediction is that of its simulation"
+    counts = f"{search.considered:,} tables considered, {search.pruned:,} of them ruled out by bounds"
+    least = f"no plan takes less than {duration(search.bound_seconds)} under the formula"
+    proof = f"proven: {least}" if search.optimal else f"stopped before the proof: {least}, {gap(plan):.1%} less"
+    shown = "; the prediction is that of its simulation" if simulated else ""
+    return f"found by {search.engine}{took}: {counts}; {proof}{shown}"
+
+
+def gap(plan: Plan) -> float:
+    """By what share of its predicted seconds a plan may be above the best."""
+    return max(0.0, 1 - plan.search.bound_seconds / plan.predicted.step_seconds)
 
 
 def grid(*columns: str) -> Table:

@@ -20,12 +20,12 @@ from partita.problem import TARGETS
 def reasons(solved: Solved, answer: Answer, plan: Plan) -> Iterator[str]:
     """The sentences about an answer and its plan, the most important first; seconds are the plan's prediction's."""
     pricing = solved.engine.pricing
-    problem, pp, count = pricing.problem, len(plan.stages), answer.table.micro_batches
+    problem, pp, count = pricing.problem, len(answer.found.stages), answer.table.micro_batches
     yield (
         f"{arrangement(plan.stages, plan.order)}: {duration(plan.predicted.step_seconds)} a step of "
         f"{problem.global_batch} samples in {count} micro-batch{'es' if count > 1 else ''}."
     )
-    if solved.searched.optimal:
+    if solved.searched.optimal and solved.engine.name == "joint":
         yield from _next_best(solved, answer)
     if problem.fix:
         yield f"Held by you: {', '.join(f'{name}={value}' for name, value in problem.fix.items())}."

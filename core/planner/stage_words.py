@@ -20,7 +20,9 @@ from partita.planner.words import counted, gib
 def chosen_sentences(pricing: Pricing, answer: Answer, plan: Plan) -> Iterator[str]:
     """Only of what isn't alike everywhere, or is no default."""
     yield from _unlike(plan)
-    yield from _again(pricing, answer, plan)
+    # Where stages are interleaved, the answer has those of one round alone.
+    if len(plan.stages) == len(answer.found.stages):
+        yield from _again(pricing, answer, plan)
     yield from _divided(plan)
     if depth := answer.table.depth:
         flights = ", ".join(str(stage.in_flight) for stage in plan.predicted.breakdown.stages)

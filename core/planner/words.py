@@ -1,8 +1,6 @@
-"""How the planner's messages write candidates and bytes."""
+"""How the planner's messages write bytes, devices and seconds."""
 
 from __future__ import annotations
-
-from partita.planner.candidates import Candidate
 
 GIB = 2**30
 
@@ -20,11 +18,3 @@ def counted(devices: int) -> str:
 def duration(seconds: float) -> str:
     """Seconds for people."""
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
-
-
-def describe(candidate: Candidate) -> str:
-    """A candidate in words."""
-    return (
-        f"pp={candidate.pp}, tp={candidate.tp}, dp={candidate.dp}, ZeRO {candidate.zero}, micro-batch of "
-        f"{candidate.micro}, {'full' if candidate.recompute else 'no'} recomputation, {candidate.schedule}"
-    )

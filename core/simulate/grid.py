@@ -14,8 +14,9 @@ from partita.plan import Plan, Search, rounded
 from partita.planner.joint.build import build
 from partita.planner.joint.engine import Engine
 from partita.planner.joint.price import Pricing, Schedule
+from partita.planner.joint.smallest import smallest
 from partita.planner.joint.space import Family, Shape
-from partita.planner.joint.uniform import least_bytes, uniform_families
+from partita.planner.joint.uniform import uniform_families
 from partita.planner.words import counted, gib
 from partita.problem import TARGETS, Problem
 
@@ -93,7 +94,8 @@ def _best(kind: Kind, pricing: Pricing, ways: Sequence[Family]) -> Entry:
         if not found.optimal:
             raise KeyboardInterrupt
         # The smallest micro-batches hold the least.
-        least = min(least_bytes(pricing.table(way, max(n), schedule)) for way, n in counts.items() if n)
+        tables = [pricing.table(way, max(each), schedule) for way, each in counts.items() if each]
+        least = min(found.bytes for found in map(smallest, tables) if found is not None)
         return Entry(
             kind.name, None, f"does not fit: needs {gib(least)} a device or more, {gib(problem.memory_limit)} is there"
         )

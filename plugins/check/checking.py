@@ -11,7 +11,7 @@ from partita.cost.alike import Alike, alike
 from partita.cost.precision import compute_dtype
 from partita.errors import Infeasible, PlanError
 from partita.graph import Graph
-from partita.hooks import plugins
+from partita.hooks import planned
 from partita.plan import Plan
 from partita.planner.joint.price import Pricing
 from partita.plugins.check.batch import batch_findings
@@ -145,7 +145,7 @@ def _gain(report: Report, graph: Graph, cluster: Cluster) -> Report:
     if report.settings.offload:
         return replace(report, open=("time: transfers of offloaded states are not in the cost model",))
     try:
-        best: Plan = plugins().hook.partita_planner(problem=problem_of(report.settings, graph, cluster))
+        best = planned(problem_of(report.settings, graph, cluster))
     except (Infeasible, PlanError) as error:
         return replace(report, no_plan=str(error))
     return replace(report, best=best)

@@ -13,6 +13,7 @@ from partita.planner.joint.table import Chosen
 from partita.planner.joint.uniform import Uniform, Way, cut
 from partita.plugins.check.model import layer_blocks
 from partita.plugins.check.settings import Settings
+from partita.ranking import foretold
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,9 @@ def price(settings: Settings, pricing: Pricing) -> Priced:
     if uniform.pp > 1 and settings.layers is None:
         assumed.append("stages cut as well as can be: the file doesn't say where")
     timed = uniform.batch == settings.samples and not settings.offload
+    if timed:
+        # As the planner's own plan, with which it is compared.
+        plan = foretold(pricing.problem.graph, plan, pricing.cluster)
     seconds = plan.predicted.step_seconds if timed else None
     return Priced(uniform, plan, _memory(settings, plan), seconds, tuple(assumed))
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from partita.plan import Plan
+from partita.planner.arrangement import arrangement
 from partita.planner.words import duration, gib
 from partita.plugins.check.checking import Report
 from partita.plugins.check.document import NAMES
@@ -136,9 +137,4 @@ def _prediction(report: Report) -> Iterator[str]:
 
 
 def _words(plan: Plan) -> str:
-    stage = plan.stages[0]
-    again = "full" if stage.strategies[0].recompute == "full" else "no"
-    return (
-        f"pp={len(plan.stages)}, tp={stage.tp}, dp={stage.dp}, ZeRO {stage.strategies[0].zero}, micro-batch of "
-        f"{stage.samples // stage.dp}, {again} recomputation, {plan.schedule}"
-    )
+    return arrangement(plan.stages, plan.order)

@@ -12,8 +12,11 @@ import pytest
 
 from partita.cli.binding import heaviest, paces, slowest
 from partita.cli.main import main
+from partita.cli.options import problem
+from partita.cli.show import found
 from partita.graph import save_graph
 from partita.plan import load_plan
+from partita.planner import plan as planned
 from partita.plugins.capture_huggingface import capture_config
 
 BIG = ["gpt3-6.7b", "--cluster", "4x8xa100-80gb", "--global-batch", "512"]
@@ -99,14 +102,10 @@ def test_explain_says_the_same_of_the_file_and_of_the_question(partita: Callable
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
 @pytest.mark.parametrize("pp", [2, 4, 6])
-def test_the_pace_is_the_maximum_in_the_formula(
-    partita: Callable[..., str], tmp_path: Path, schedule: str, pp: int
-) -> None:
+def test_the_pace_is_the_maximum_in_the_formula(schedule: str, pp: int) -> None:
     """Σ + (c − 1) · pace + end of step is the step for 1F1B; GPipe's two maxima may lie on different stages."""
-    file = tmp_path / "plan.json"
-    partita("plan", "gpt3-tiny", "--cluster", f"1x{pp}xa100-80gb", "--global-batch", 64, "--fix", f"pp={pp}",
-            "--fix", "micro_batch=2", "--fix", f"schedule={schedule}", "-o", file)  # fmt: skip
-    plan = load_plan(file)
+    held = (f"pp={pp}", "micro_batch=2", f"schedule={schedule}")
+    plan = planned(problem("gpt3-tiny", f"1x{pp}xa100-80gb", None, 64, None, "bf16", "adam", None, "deepspeed", held))
     stages = plan.predicted.breakdown.stages
     total = sum(s.forward_seconds + s.backward_seconds for s in stages)
     total += sum(s.transfer_forward_seconds + s.transfer_backward_seconds for s in stages)
@@ -153,6 +152,46 @@ def test_held_decisions_and_the_memory_limit_reach_the_plan(partita: Callable[..
     assert [(stage["tp"], stage["dp"]) for stage in plan["stages"]] == [(2, 8), (2, 8)]
     assert {(s["zero"], s["recompute"]) for stage in plan["stages"] for s in stage["strategies"]} == {(1, "full")}
     assert max(plan["predicted"]["peak_bytes"].values()) <= 20 * 2**30
+
+
+SMALL = ["gpt3-tiny", "--cluster", "1x4xa100-80gb", "--global-batch", "4", "--fix", "pp=2"]
+
+
+def test_both_engines_prove_the_same_time(partita: Callable[..., str]) -> None:
+    joint, miqp = (json.loads(partita("plan", *SMALL, "--json", *words)) for words in ((), ("--engine", "miqp")))
+    assert (joint["search"]["engine"], miqp["search"]["engine"]) == ("joint", "miqp")
+    assert joint["search"]["optimal"]
+    assert miqp["search"]["optimal"]
+    assert isclose(joint["search"]["bound_seconds"], miqp["search"]["bound_seconds"], rel_tol=1e-8)
+    assert joint["search"]["considered"] == miqp["search"]["considered"] > joint["search"]["pruned"]
+
+
+def test_out_of_time_the_best_so_far_with_its_gap(partita: Callable[..., str], tmp_path: Path) -> None:
+    question = ["swin-56l", "--cluster", "16x8xa100-80gb", "--global-batch", "512", "--target", "partita"]
+    plan = json.loads(partita("plan", *question, "--time-limit", "3", "--json", "-o", tmp_path / "plan.json"))
+    search = plan["search"]
+    assert not search["optimal"]
+    assert 0 < search["bound_seconds"] < plan["predicted"]["step_seconds"]
+    gap = 1 - search["bound_seconds"] / plan["predicted"]["step_seconds"]
+    text = " ".join(found(load_plan(tmp_path / "plan.json"), None).split())
+    assert f"stopped before the proof: no plan takes less than {search['bound_seconds']:.3g} s" in text
+    assert f"under the formula, {gap:.1%} less" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--engine", "simplex"), '--engine simplex: no engine of that name has a plan for this; "joint" and "miqp"'),
+        (("--time-limit", "0"), '"0" is no number of seconds'),
+        (("--time-limit", "1e-9"), "no plan was found within 1e-09 seconds"),
+        (("--plan-function", "interleaved", "--engine", "joint"), "leave out --engine and --time-limit"),
+    ],
+)
+def test_engines_and_limits_that_cannot_be(
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *SMALL[:-2], *words]) == 2
+    assert said in capsys.readouterr().err
 
 
 NAMED = ["gpt3-2.7b", "--cluster", "8xa100-80gb", "--global-batch", "64", "--plan-function", "interleaved"]

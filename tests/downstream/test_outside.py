@@ -40,7 +40,7 @@ def test_its_device_is_planned_by_its_own_engine(installed: Path) -> None:
     assert (plan["search"]["engine"], plan["schedule"], len(plan["stages"])) == ("outside", "gpipe", 2)
     # What the engine leaves alone goes to the next one.
     other = json.loads(partita(installed, *command, "--fix", "schedule=1f1b", "--fix", "pp=2").stdout)
-    assert (other["search"]["engine"], other["schedule"]) == ("chain", "1f1b")
+    assert (other["search"]["engine"], other["schedule"]) == ("joint", "1f1b")
 
 
 def test_its_verb_stands_in_the_help_and_decides_the_exit_status(installed: Path) -> None:

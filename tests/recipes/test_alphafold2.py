@@ -20,7 +20,7 @@ from partita.cost.precision import item_bytes
 from partita.errors import ModelError
 from partita.graph import Graph
 from partita.graph.cuts import block_cuts, unknown_kinds
-from partita.hooks import plugins
+from partita.hooks import planned
 from partita.plugins.capture_torch import capture_module
 from partita.recipes.alphafold2.alignments import Alignments
 from partita.recipes.alphafold2.attention import ColumnAttention, RowAttention, TriangleAttention
@@ -394,7 +394,7 @@ def test_equal_to_one_device(pool: Pool, name: str) -> None:
     """With two stages the parameters of most blocks are in both: of some passes in one, of the rest in the other."""
     fix, devices = PLANS[name]
     stated = problem(TINY, "cpu", devices, BATCH, None, "fp32", "adam", None, "partita", fix)
-    plan = plugins().hook.partita_planner(problem=stated)
+    plan = planned(stated)
     assert any(len(shared.stages) > 1 for shared in plan.shared_parameters) == (name == "pp2")
     everyones = pool.run(losses_by_plan, devices, plan, workload, STEPS, BATCH, RATE, SEED, timeout=240)
     assert all(losses == everyones[0] for losses in everyones)

@@ -14,7 +14,7 @@ from partita.cli.options import problem
 from partita.errors import ModelError
 from partita.graph import Graph
 from partita.graph.cuts import block_cuts, unknown_kinds
-from partita.hooks import plugins
+from partita.hooks import planned
 from partita.plugins.capture_torch import capture_module
 from partita.recipes.compare import TOLERANCE
 from partita.recipes.mixture.experts import Experts, Mixture
@@ -179,7 +179,7 @@ def one_device() -> list[float]:
 def test_equal_to_one_device(pool: Pool, name: str) -> None:
     fix, devices = PLANS[name]
     stated = problem(TINY, "cpu", devices, BATCH, SEQ, "fp32", "adam", None, "partita", fix)
-    plan = plugins().hook.partita_planner(problem=stated)
+    plan = planned(stated)
     assert "tp" not in name or {"heads", "experts"} <= {
         cut.dim for stage in plan.stages for strategy in stage.strategies for cut in strategy.cuts
     }

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from partita.cli.options import problem
-from partita.hooks import plugins
+from partita.hooks import planned
 from partita.recipes.compare import TOLERANCE
 from partita.recipes.one_device import losses_on_one_device
 from partita.recipes.recipe import Workload
@@ -45,7 +45,7 @@ def one_device(steps: int) -> list[float]:
 def test_equal_to_one_device(pool: Pool, name: str) -> None:
     fix, devices, target = PLANS[name]
     stated = problem(NAME, "cpu", devices, BATCH, None, "fp32", "adam", None, target, fix)
-    plan = plugins().hook.partita_planner(problem=stated)
+    plan = planned(stated)
     held = dict(decision.split("=") for decision in fix)
     stage = plan.stages[0]
     assert len(plan.stages) == int(held.get("pp", 1))

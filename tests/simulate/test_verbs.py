@@ -11,8 +11,13 @@ from pathlib import Path
 import pytest
 
 from partita.cli.main import main
+from partita.cli.model import load_model
 from partita.cli.planned import cluster_of
-from partita.plan import load_plan
+from partita.cluster import parse_cluster
+from partita.plan import load_plan, save_plan
+from partita.planner import parse_fix
+from partita.planner import plan as planned
+from partita.problem import Problem
 
 ON = ["--cluster", "2x4xa100-80gb", "--global-batch", "32"]
 
@@ -37,8 +42,12 @@ def plan(partita: Callable[..., str], tmp_path: Path) -> Path:
     return file
 
 
-def test_people_see_every_stage_beside_the_prediction(partita: Callable[..., str], plan: Path) -> None:
-    found = load_plan(plan)
+def test_people_see_every_stage_beside_the_prediction(partita: Callable[..., str], tmp_path: Path) -> None:
+    """Of the formula's best, whose prediction isn't its simulation."""
+    held = parse_fix(["pp=4", "dp=2", "micro_batches=8"])
+    problem = Problem(load_model("gpt3-tiny", None, "bfloat16"), parse_cluster(ON[1]), int(ON[3]), fix=held)
+    found = planned(problem)
+    save_plan(found, plan := tmp_path / "plan.json")
     text = partita("simulate", plan)
     words = " ".join(text.split())
     assert "gpt3-tiny on 2x4xa100-80gb: 32 samples a step, schedule 1f1b, 8 micro-batches simulated step " in words
@@ -143,8 +152,8 @@ def test_compare_ranks_every_kind_that_fits(partita: Callable[..., str]) -> None
         assert sum(row["parts"].values()) == pytest.approx(row["step_seconds"])
         assert row["dp"] * row["tp"] * row["pp"] == 4
     by_name = {row["name"]: row for row in found["plans"]}
-    # The planner's own is at least as good as any of its kinds by the formula.
-    assert by_name["partita"]["predicted_seconds"] == min(row["predicted_seconds"] for row in found["plans"])
+    # The planner's own is at least as good as any kind.
+    assert by_name["partita"]["step_seconds"] == steps[0]
     assert by_name["data parallel"]["bubble_fraction"] == pytest.approx(0, abs=1e-9)
     assert by_name["1F1B"]["bubble_fraction"] > 0
     # dp × tp × pp on four devices: no three of them are larger than 1.

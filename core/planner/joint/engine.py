@@ -62,8 +62,16 @@ class Searched:
     pruned: int
 
 
+class Stopped(TimeOut):
+    """The time was over, or Ctrl-C came, within a table whose best so far is ``answer``."""
+
+    def __init__(self, answer: Answer):
+        super().__init__()
+        self.answer = answer
+
+
 @dataclass(frozen=True)
-class _Task:
+class Task:
     """One family and number of micro-batches; ``mixed``: with the stages that mix forms."""
 
     family: Family
@@ -79,6 +87,8 @@ class _Task:
 
 class Engine:
     """The search of one problem, on its pricing; or of some ``families`` and ``schedules`` (with depths) alone."""
+
+    name = "joint"
 
     def __init__(
         self, pricing: Pricing, deadline: float = inf, families: Sequence[Family] | None = None,
@@ -121,7 +131,9 @@ class Engine:
                     if answer is not None:
                         found, below = answer, answer.seconds
                 heappop(queue)
-        except (KeyboardInterrupt, TimeOut):
+        except (KeyboardInterrupt, TimeOut) as stop:
+            if isinstance(stop, Stopped):
+                found, below = stop.answer, stop.answer.seconds
             left = min(bound for _, bound, _, _ in queue)
             return Searched(found, min(left, below), False, self._count(tasks), pruned)
         return Searched(found, below, True, self._count(tasks), pruned)
@@ -135,12 +147,15 @@ class Engine:
             if task.mixed or task.bound >= than.seconds * within or looked == most:
                 continue
             looked += 1
-            answer = self.solve(task, than.seconds * within)
+            try:
+                answer = self.solve(task, than.seconds * within)
+            except TimeOut:
+                return
             if answer is not None and (key := (answer.table.micro_batches, answer.shapes)) not in seen:
                 seen.add(key)
                 yield answer
 
-    def solve(self, task: _Task, below: float) -> Answer | None:
+    def solve(self, task: Task, below: float) -> Answer | None:
         """The best answer of a task that takes less than ``below``."""
         pricing, family, count = self.pricing, task.family, task.micro_batches
         schedules = self.schedules if family.most_stages > 1 else self.schedules[:1]
@@ -165,7 +180,7 @@ class Engine:
                 break
         return found
 
-    def tasks(self) -> list[_Task]:
+    def tasks(self) -> list[Task]:
         """All tasks, those first that are searched in no time, and of these the ones with the least bounds."""
         found = []
         for family in self.families:
@@ -174,7 +189,7 @@ class Engine:
                 for kind in (False, True) if mixed else (False,):
                     bound = self._floor(family, count, kind).bound()
                     if bound < inf:
-                        found.append(_Task(family, count, bound, kind))
+                        found.append(Task(family, count, bound, kind))
         return sorted(found, key=lambda task: (task.easy, task.bound))
 
     def _floor(self, family: Family, micro_batches: int, mixed: bool) -> Floor:
@@ -189,12 +204,12 @@ class Engine:
         prices = self.pricing.prices(family, micro_batches)
         return floor(prices, self._sorts, share, mixed | ~mixes, family.stages, micro_batches)
 
-    def _table(self, task: _Task, schedule: Schedule, depth: int) -> JointTable:
+    def _table(self, task: Task, schedule: Schedule, depth: int) -> JointTable:
         table = self.pricing.table(task.family, task.micro_batches, schedule, depth)
         if task.mixed or not any(shape.mixed for shape in task.family.shapes):
             return table
         mixed = np.array([shape.mixed for shape in task.family.shapes])
         return replace(table, prices_of=np.where(mixed[:, None], -1, table.prices_of))
 
-    def _count(self, tasks: Sequence[_Task]) -> int:
+    def _count(self, tasks: Sequence[Task]) -> int:
         return sum(len(self.schedules) if task.family.most_stages > 1 else 1 for task in tasks)

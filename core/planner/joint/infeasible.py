@@ -6,14 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, lcm
 
-from partita.cost.alike import Alike
 from partita.cost.state import state_bytes
 from partita.errors import Infeasible, divisors
 from partita.plan import Order
 from partita.planner.arrangement import arrangement
 from partita.planner.joint.build import plan_stages, stage_memory
 from partita.planner.joint.kinds import BlockCut
-from partita.planner.joint.price import Pricing
+from partita.planner.joint.price import Pricing, Schedule
 from partita.planner.joint.smallest import Smallest, floor, smallest
 from partita.planner.joint.space import MOST_UNITS, Family
 from partita.planner.joint.table import JointTable
@@ -46,9 +45,9 @@ class Least:
         return arrangement(stages, Order(self.table.schedule, len(stages), self.table.micro_batches))
 
 
-def refuse(problem: Problem, groups: Alike, counts: Sequence[int]) -> Infeasible:
-    """The error to raise where no answer on any of these numbers of devices fits the limit."""
-    pricing = Pricing(problem, groups)
+def refuse(pricing: Pricing, counts: Sequence[int]) -> Infeasible:
+    """The error to raise where no answer to the pricing's problem on any of these numbers of devices fits the limit."""
+    problem = pricing.problem
     limit, device = problem.memory_limit, problem.cluster.device
     found = least_memory(pricing, counts)
     assert found is not None, "there are tables, and each has answers"
@@ -82,8 +81,7 @@ def least_memory(pricing: Pricing, counts: Sequence[int], under: float = float("
     a device; None where none needs less than ``under`` bytes."""
     best: Least | None = None
     for devices in counts:
-        # No way to divide state makes it less.
-        if pricing.cluster.device.framework_bytes + state(pricing) / devices >= under:
+        if least_share(pricing, devices) >= under:
             break
         here = pricing.on(pricing.problem, devices)
         for bound, family, table in sorted(_tables(here), key=lambda each: each[0]):
@@ -109,7 +107,7 @@ def _tables(pricing: Pricing) -> Iterator[tuple[float, Family, JointTable]]:
     1F1B without a deeper warm-up holds the least; of the numbers of micro-batches that fill the pipeline for the same
     shapes, the largest does.
     """
-    schedule = "gpipe" if pricing.problem.fix.get("schedule") == "gpipe" else "1f1b"
+    schedule: Schedule = "gpipe" if pricing.problem.fix.get("schedule") == "gpipe" else "1f1b"
     for family in pricing.families:
         seen = set()
         for count in reversed(pricing.micro_batches(family)):
@@ -128,6 +126,11 @@ def state(pricing: Pricing) -> float:
     trained, frozen = (float(constants[name][pricing.kinds.of].sum()) for name in ("trained", "frozen"))
     per = state_bytes(pricing.problem.precision, pricing.problem.optimizer, 0, 1)
     return trained * per.total + frozen * per.parameters
+
+
+def least_share(pricing: Pricing, devices: int) -> float:
+    """Bytes that some device of so many holds, however the model's state is divided."""
+    return pricing.cluster.device.framework_bytes + state(pricing) / devices * (1 - 1e-9)
 
 
 def _state_sentence(pricing: Pricing) -> str:
@@ -189,27 +192,25 @@ def smaller_batch(pricing: Pricing, counts: Sequence[int]) -> Least | None:
     held, limit = problem.fix.get("micro_batches"), float(problem.memory_limit)
     best: Least | None = None
     for devices in counts:
-        if pricing.cluster.device.framework_bytes + state(pricing) / devices > limit:
+        if least_share(pricing, devices) > limit:
             break
         for samples in _turns(problem, devices):
             most = 0 if best is None else best.pricing.problem.global_batch
             step = samples * int(held or 1)
             top = (problem.global_batch - 1) // step
-            low, high, times = most // step, top + 1, top
-            # All under ``low`` are no better than what is known; none from ``high`` on fits.
+            # All up to ``low`` are no better than what is known; none from ``high`` on fits, and most often none does.
+            low, high = most // step, top + 1
+            first = [top, low + 1]
             while low + 1 < high:
+                times = first.pop() if first else (low + high) // 2
                 batch = replace(problem, global_batch=step * times)
                 found = _with_turns(pricing.on(batch, devices), int(held or times), limit)
-                if found is None:
-                    high = times
-                else:
-                    low, best = times, found
-                times = (low + high) // 2
+                low, high, best = (low, times, best) if found is None else (times, high, found)
     return best
 
 
 def _with_turns(pricing: Pricing, count: int, limit: float) -> Least | None:
-    schedule = "gpipe" if pricing.problem.fix.get("schedule") == "gpipe" else "1f1b"
+    schedule: Schedule = "gpipe" if pricing.problem.fix.get("schedule") == "gpipe" else "1f1b"
     for family in pricing.families:
         if count in pricing.micro_batches(family):
             table = pricing.table(family, count, schedule)

@@ -1,8 +1,9 @@
 """Interleaved 1F1B out of an answer: the same devices and shape, but each group of devices serves several stages.
 
 No formula here says what such a schedule takes, nor what a device holds in it: both are counted from its queues, by
-whoever simulates the plan. What is chosen here is where the blocks are cut, all of them recomputed alike: so that the largest of the stages · chunks
-pieces takes the least time, and then their sum of squares is the least (Narayanan et al., 2021, section 2.2).
+whoever simulates the plan. What is chosen here is where the blocks are cut, all of them recomputed alike: so that the
+largest of the stages · chunks pieces takes the least time, and then their sum of squares is the least (Narayanan et
+al., 2021, section 2.2).
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ def _bounds(answer: Answer, shape: int, option: int, stages: int) -> list[int] |
     best = {0: (0.0, 0.0)}
     froms: list[dict[int, int]] = []
     for stage in range(stages):
-        line, found, came = sums[stage % lanes], {}, {}
+        line = sums[stage % lanes]
+        found: dict[int, tuple[float, float]] = {}
+        came: dict[int, int] = {}
         for stop in range(stage + 1, n - (stages - stage - 1) + 1):
             for start, (largest, squares) in best.items():
                 if start >= stop:

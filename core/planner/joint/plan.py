@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -13,13 +13,24 @@ from partita.plan import Plan, Search, SharedParameter, Stage, rounded
 from partita.planner.fix import check_fix
 from partita.planner.joint.build import build, plan_stages, shared_parameters
 from partita.planner.joint.engine import Answer, Engine, Searched
-from partita.planner.joint.infeasible import refuse
+from partita.planner.joint.infeasible import least_share, refuse
 from partita.planner.joint.price import Pricing
 from partita.planner.joint.table import Chosen
 from partita.problem import TARGETS, Problem
 
 # How many smaller device counts are tried where no plan can use all devices.
 COUNTS = 64
+
+
+def _programmes(pricing: Pricing, deadline: float) -> Engine:
+    # scipy takes its time to load.
+    from partita.planner.joint.programmes import Programmes
+
+    return Programmes(pricing, deadline)
+
+
+# The engines by name: the joint search, and UniAP's programmes solved by HiGHS.
+ENGINES: Mapping[str, Callable[[Pricing, float], Engine]] = {"joint": Engine, "miqp": _programmes}
 
 
 @dataclass(frozen=True)
@@ -33,7 +44,7 @@ class Solved:
     def plan(self, answer: Answer, reasons: tuple[str, ...] = ()) -> Plan:
         """The plan of an answer."""
         found = self.searched
-        search = Search("joint", found.optimal, rounded(found.bound_seconds), found.considered)
+        search = Search(self.engine.name, found.optimal, rounded(found.bound_seconds), found.considered, found.pruned)
         return build(self.engine.pricing, answer.family, answer.table, answer.found.stages, search, reasons)
 
     def stages(self, answer: Answer, chosen: Sequence[Chosen]) -> tuple[Stage, ...]:
@@ -45,22 +56,28 @@ class Solved:
         return shared_parameters(self.engine.pricing, stages)
 
 
-def solve(problem: Problem, seconds: float = inf) -> Solved:
+def solve(problem: Problem, seconds: float = inf, engine: str = "joint") -> Solved:
     """The best answer under the stated formula (formula.py), within memory and the target's limits.
 
-    After so many ``seconds``, or interrupted (Ctrl-C), the best so far, marked as not optimal. PlanError for held
-    decisions that can't be, Infeasible (with the least changes that would help) where nothing fits.
+    After so many ``seconds``, or at Ctrl-C, the best so far, marked as not optimal. ``engine``: one of
+    ``ENGINES``. PlanError for held decisions that can't be, Infeasible (with the least changes that would help) where nothing fits.
     """
     groups = alike(problem.graph)
     check_fix(problem, groups)
     deadline, some = time.monotonic() + seconds, False
+    whole = Pricing(problem, groups)
     for devices in device_counts(problem):
-        engine = Engine(Pricing(problem, groups, devices), deadline)
-        searched = engine.search()
-        some = some or searched.considered > 0
+        pricing = whole.on(problem, devices)
+        some = some or any(pricing.micro_batches(family) for family in pricing.families)
+        if least_share(whole, devices) > problem.memory_limit:
+            continue
+        asked = ENGINES[engine](pricing, deadline)
+        searched = asked.search()
         if searched.best is not None:
-            return Solved(engine, searched, searched.best)
+            return Solved(asked, searched, searched.best)
         if not searched.optimal:
+            if time.monotonic() > deadline:
+                raise PlanError(f"no plan was found within {seconds:g} seconds; a longer time limit may find one")
             raise KeyboardInterrupt
     if not some:
         held = ", ".join(f"{name}={value}" for name, value in problem.fix.items())
@@ -68,7 +85,7 @@ def solve(problem: Problem, seconds: float = inf) -> Solved:
             f"no plan for {problem.cluster.devices} devices, global batch {problem.global_batch} and "
             f"{len(problem.graph.blocks)} blocks keeps all of {held} ({TARGETS[problem.target].sentence})"
         )
-    raise refuse(problem, groups, list(device_counts(problem)))
+    raise refuse(whole, list(device_counts(problem)))
 
 
 def device_counts(problem: Problem) -> Iterator[int]:

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from partita.cost.alike import Alike
-from partita.cost.crossing import crossing
+from partita.cost.crossing import Crossing, crossing
 from partita.cost.precision import compute_dtype
 from partita.errors import divisors
 from partita.graph.model import ITEM_BYTES
@@ -39,8 +39,8 @@ class Pricing:
     ):  # fmt: skip
         self.problem, self.groups, self.cluster, self.most_units = problem, groups, problem.cluster, most_units
         self.devices = self.cluster.devices if devices is None else devices
-        self.kinds = Kinds(problem, groups) if known is None else known.kinds.of_problem(problem)
-        self.crossing = crossing(problem.graph, self.kinds.item) if known is None else known.crossing
+        self.kinds: Kinds = Kinds(problem, groups) if known is None else known.kinds.of_problem(problem)
+        self.crossing: Crossing = crossing(problem.graph, self.kinds.item) if known is None else known.crossing
         self._ways: dict[Family, Ways] = {}
         # Families that differ in ``tied`` alone share theirs.
         self._alike: dict[tuple[object, ...], Ways] = {}

@@ -53,9 +53,11 @@ def smallest(table: JointTable, under: float = float("inf")) -> Smallest | None:
     flights = np.array([table.held(behind) for behind in range(most)], dtype=np.int64)
     real = np.isfinite(prices.forward + prices.backward)
     arrays = (prices.fixed_bytes, prices.held_bytes, prices.temporary_bytes, prices.base_bytes, prices.lent_bytes)
-    plain = tuple(np.ascontiguousarray(array, float) for array in arrays)
+    fixed, held, temporary, base, lent = (np.ascontiguousarray(array, float) for array in arrays)
     units, of = np.ascontiguousarray(table.units, np.int64), np.ascontiguousarray(table.prices_of, np.int64)
-    best, choices = whole(np.ascontiguousarray(real), *plain, units, of, flights, float(under))
+    best, choices = whole(
+        np.ascontiguousarray(real), fixed, held, temporary, base, lent, units, of, flights, float(under)
+    )
     ends = best[:, 0, 0]
     if not ends.min() < under:
         return None
@@ -63,7 +65,9 @@ def smallest(table: JointTable, under: float = float("inf")) -> Smallest | None:
     found, start, unit = [], 0, 0
     for left in range(behind, -1, -1):
         shape, stop = (int(value) for value in choices[left, start, unit])
-        options = stages_of(real, *plain, int(of[shape, unit]), start, stop, int(flights[left]))
+        options = stages_of(
+            real, fixed, held, temporary, base, lent, int(of[shape, unit]), start, stop, int(flights[left])
+        )
         found.append(Chosen(start, stop, unit, shape, options))
         start, unit = stop, unit + int(units[shape])
     needed = ceil(float(ends[behind]) - DIGITS)

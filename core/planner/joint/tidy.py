@@ -1,7 +1,7 @@
 """Of answers that are equally good the one that people would write: blocks that are computed again come first.
 
-Which of several equal blocks of a stage has an option makes no difference to any number. Megatron-core, for one, can say
-"the first k layers of each stage" and nothing else.
+Which of several equal blocks of a stage has an option makes no difference to any number. Megatron-core, for one, can
+say "the first k layers of each stage" and nothing else.
 """
 
 from __future__ import annotations

@@ -8,15 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import inf
-
-import numpy as np
 
 from partita.plan import Plan, Recompute, Search
 from partita.planner.joint.build import build
 from partita.planner.joint.price import Pricing, Schedule
-from partita.planner.joint.rows import base
 from partita.planner.joint.search import best
+from partita.planner.joint.smallest import smallest
 from partita.planner.joint.space import Family, Option, Shape
 from partita.planner.joint.table import Chosen, JointTable
 
@@ -59,11 +56,13 @@ class Way:
     def fastest(self) -> tuple[Chosen, ...] | None:
         """The stages with the least step time among those that fit; None where none do."""
         found = best(self.table)
-        return found and found.stages
+        return None if found is None else found.stages
 
     def smallest(self) -> tuple[Chosen, ...]:
         """The stages whose heaviest device holds the least; there must be as many blocks as stages."""
-        return cut(_smallest(self.table)[1])
+        found = smallest(self.table)
+        assert found is not None, "there are enough blocks"
+        return found.stages
 
     def plan(self, chosen: Sequence[Chosen]) -> Plan:
         """The plan with these stages, and the formula's prediction. Nothing is said to be searched."""
@@ -90,24 +89,3 @@ def uniform_families(pricing: Pricing) -> list[Family]:
 def cut(bounds: Sequence[int]) -> tuple[Chosen, ...]:
     """The stages of a uniform way that are cut at ``bounds``: the first block of each, and the number of blocks."""
     return tuple(Chosen(i, j, unit, 0, (0,) * (j - i)) for unit, (i, j) in enumerate(pairwise(bounds)))
-
-
-def least_bytes(table: JointTable) -> float:
-    """Of a table of one uniform way: the smallest limit that some cuts keep; there must be as many blocks as stages."""
-    return _smallest(table)[0]
-
-
-def _smallest(table: JointTable) -> tuple[float, list[int]]:
-    """The least bytes of the heaviest stage, and where the stages are cut: a programme from the last stage back."""
-    found, n, v = base(table.prices), table.blocks, int(table.prices_of[0, 0])
-    heaviest, choices = np.append(np.full(n, inf), 0.0), []
-    for behind in range(table.all_units):
-        # Where blocks i … j − 1 are a stage.
-        size = found.fixed[v] + table.held(behind) * found.held[v] + found.temporary[v]
-        size = np.maximum(size, heaviest[None, :])
-        choices.append(size.argmin(axis=1))
-        heaviest = np.append(size.min(axis=1), inf)
-    bounds = [0]
-    for choice in reversed(choices):
-        bounds.append(int(choice[bounds[-1]]))
-    return float(heaviest[0]), bounds
