@@ -49,7 +49,7 @@ def cluster() -> Cluster:
     """Nodes of 8 A100s with the stated efficiencies."""
     found = parse_cluster("2x8xa100-80gb")
     curve = tuple((start, fraction * EFFICIENCY / 0.95) for start, fraction in found.device.matmul_efficiency)
-    return replace(found, device=replace(found.device, matmul_efficiency=curve))
+    return found.with_kinds(lambda kind: replace(kind, device=replace(kind.device, matmul_efficiency=curve)))
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def state_gib(model: Model) -> float:
 def turn_seconds(model: Model, block: str, mode: str) -> float:
     """Forward and backward of a block for one micro-batch."""
     found, device = cost(model, block, mode), cluster().device
-    peak, link = peak_flops(device, PRECISION), cluster().intra_node
+    peak, link = peak_flops(device, PRECISION), cluster().kind.intra_node
     group = {"tensor": (TP, link)}
     forward = found.compute_seconds(device, peak, 1.0)
     down = found.reduction_seconds(TP, link, 1.0) + found.exchange_seconds("forward", group, 1.0)
@@ -136,7 +136,7 @@ def iteration_seconds(model: Model, mode: str) -> float:
     head = turn_seconds(model, "head", mode)
     if model.pp == 1:
         head += turn_seconds(model, "embedding", mode)
-    hop = 2 * point_to_point_seconds(model.micro * SEQ * model.hidden * 2 / TP, cluster().inter_node)
+    hop = 2 * point_to_point_seconds(model.micro * SEQ * model.hidden * 2 / TP, cluster().kind.inter_node)
     device, per = cluster().device, state_bytes(PRECISION, "adam", 0, 1)
     trained = cost(model, LAYER, mode).trained * model.layers / model.pp
     moved = trained * (2 * per.optimizer + 2 * per.parameters + per.gradients)

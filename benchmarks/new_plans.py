@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from machine import machine
 
-from partita.cluster import Cluster, Link, parse_cluster
+from partita.cluster import Cluster, Kind, Link, parse_cluster
 from partita.cost.alike import Alike, alike
 from partita.cost.division import AttentionKernel
 from partita.draft import Draft, PlanFunction, divide_state, drafted, op_order, recompute
@@ -88,8 +88,8 @@ def machines(devices: int) -> Cluster:
     best = max(fraction for _, fraction in found.device.matmul_efficiency)
     curve = tuple((start, fraction * REACHED / best) for start, fraction in found.device.matmul_efficiency)
     device = replace(found.device, matmul_efficiency=curve, attention_efficiency=REACHED / 2, framework_bytes=RESERVE)
-    near, far = Link(75e9, found.intra_node.latency_seconds), Link(12.5e9, found.inter_node.latency_seconds)
-    return replace(found, device=device, intra_node=near, inter_node=far)
+    near, far = Link(75e9, found.kind.intra_node.latency_seconds), Link(12.5e9, found.kind.inter_node.latency_seconds)
+    return found.with_kinds(lambda _: Kind(device, near, far))
 
 
 def gpt(seq: int, layers: int, width: int, heads: int, words: int = 50257) -> Graph:

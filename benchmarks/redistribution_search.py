@@ -60,7 +60,7 @@ def random_pair(draw: random.Random, mesh: Mesh, elements: int) -> tuple[ArrayTy
 
 
 def cluster_of(nodes: int, devices: int) -> Cluster:
-    return Cluster(f"{nodes}x{devices}", (devices,) * nodes, load_preset("h100-80gb").device(), NEAR, FAR)
+    return Cluster.of(f"{nodes}x{devices}", (devices,) * nodes, load_preset("h100-80gb").device(), NEAR, FAR)
 
 
 def flat(count: int) -> None:

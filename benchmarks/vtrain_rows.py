@@ -33,7 +33,7 @@ import numpy as np
 from machine import machine
 from scipy.optimize import minimize
 
-from partita.cluster import Cluster, parse_cluster
+from partita.cluster import Cluster, Kind, parse_cluster
 from partita.cost.alike import alike
 from partita.planner.joint.formula import step_seconds
 from partita.planner.joint.price import Pricing
@@ -119,9 +119,9 @@ class Figures:
             found.device, matmul_efficiency=(*curve, (0.0, curve[-1][1])), attention_efficiency=self.attention,
             memory_efficiency=self.memory, op_seconds=self.op_microseconds * 1e-6,
         )  # fmt: skip
-        near = replace(found.intra_node, efficiency=self.near, latency_seconds=self.near_microseconds * 1e-6)
-        far = replace(found.inter_node, efficiency=self.far, latency_seconds=self.far_microseconds * 1e-6)
-        return replace(found, device=device, intra_node=near, inter_node=far)
+        near = replace(found.kind.intra_node, efficiency=self.near, latency_seconds=self.near_microseconds * 1e-6)
+        far = replace(found.kind.inter_node, efficiency=self.far, latency_seconds=self.far_microseconds * 1e-6)
+        return found.with_kinds(lambda _: Kind(device, near, far))
 
 
 def predicted(rows: Sequence[Row], figures: Figures) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 
@@ -72,16 +72,34 @@ class Problem:
 
     @property
     def memory_limit(self) -> int:
-        """Bytes that each device may hold."""
-        return self.cluster.device.memory_bytes if self.memory_bytes is None else self.memory_bytes
+        """Bytes that each device may hold, whichever it is: where they differ, those of the smallest."""
+        return self.memory_limit_of(None)
+
+    @property
+    def largest_memory_limit(self) -> int:
+        """Bytes that the largest device may hold."""
+        if self.memory_bytes is not None:
+            return self.memory_bytes
+        return max(device.memory_bytes for device in self.cluster.different_devices())
+
+    def memory_limit_of(self, devices: Iterable[int] | None) -> int:
+        """Bytes that each of the devices with these ids may hold; None: of all."""
+        return self.cluster.weakest(devices).memory_bytes if self.memory_bytes is None else self.memory_bytes
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the problem's canonical JSON: two problems with one digest have the same plan."""
         rest = {name: getattr(self, name) for name in ("global_batch", "precision", "optimizer", "target")}
-        cluster = asdict(self.cluster)
-        if self.cluster.device.measured is None:
-            del cluster["device"]["measured"]
-        rest |= {"cluster": cluster, "memory_bytes": self.memory_limit, "fix": dict(self.fix)}
+        machine = self.cluster
+        kinds = [asdict(kind) for kind in machine.different_kinds]
+        for kind in kinds:
+            if kind["device"]["measured"] is None:
+                del kind["device"]["measured"]
+        limits = [self.memory_bytes or kind.device.memory_bytes for kind in machine.different_kinds]
+        cluster = {
+            "name": machine.name, "nodes": machine.nodes, "kinds": kinds, "kind_of": machine.kind_of,
+            "cores": machine.cores,
+        }  # fmt: skip
+        rest |= {"cluster": cluster, "memory_bytes": limits, "fix": dict(self.fix)}
         text = json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()
         return hashlib.sha256(TypeAdapter(Graph).dump_json(self.graph) + b"\n" + text).hexdigest()

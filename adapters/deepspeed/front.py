@@ -16,7 +16,7 @@ from torch import nn
 from partita.adapters.deepspeed.initialize import Parting, check, connect, mark_copies, own_device
 from partita.adapters.deepspeed.loop_engine import LoopEngine
 from partita.adapters.deepspeed.model_weights import ModelWeights, same_everywhere
-from partita.adapters.deepspeed.planning import chosen, this_cluster, words_of
+from partita.adapters.deepspeed.planning import Gpu, chosen, this_cluster, words_of
 from partita.adapters.deepspeed.regroup import names_of, regroup_optimizer, regroup_parameters
 from partita.adapters.deepspeed.request import BATCH, Request, read_request
 from partita.adapters.torch.loop.facade import keep_dtype, occupy, require_free
@@ -51,7 +51,9 @@ def initialize_with_plan(config: Mapping[str, Any], given: Mapping[str, Any]) ->
     key = parse_key(config[KEY])
     device = own_device()
     local = int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
-    cluster = this_cluster(key, ranks, local, _gpu(device))
+    gpus: list[Gpu] = [None] * ranks
+    dist.all_gather_object(gpus, _gpu(device))
+    cluster = this_cluster(key, gpus, local)
     request = read_request(config, cluster.devices, optimizer, _recomputes(model))
     _same_model(model, device)
     skeleton = _skeleton(model, request)
@@ -90,7 +92,7 @@ def _require(given: Mapping[str, Any]) -> None:
     require_free(model)
 
 
-def _gpu(device: torch.device) -> tuple[str, int] | None:
+def _gpu(device: torch.device) -> Gpu:
     if device.type != "cuda":
         return None
     found = torch.cuda.get_device_properties(device)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import product
+from itertools import groupby, product
 
 from partita.adapters.deepspeed.request import Request
 from partita.cluster import Cluster, parse_cluster
-from partita.errors import Infeasible, InputError, PartitaError, PlanError, divisors
+from partita.errors import Infeasible, InputError, PartitaError, PlanError, divisors, listed
 from partita.graph import Graph
 from partita.hooks import planned
 from partita.key import KEY, Key
@@ -20,17 +20,22 @@ DEVICES = (("H200", 0, "h200"), ("H100", 0, "h100-80gb"), ("A100", 60, "a100-80g
            ("V100", 24, "v100-32gb"), ("V100", 0, "v100-16gb"))  # fmt: skip
 
 Held = Mapping[str, int | str]
+# A device's name and bytes; None: a process on the CPU.
+Gpu = tuple[str, int] | None
 
 
-def this_cluster(key: Key, ranks: int, local: int, gpu: tuple[str, int] | None) -> Cluster:
-    """The cluster that the key names, or that the job runs on: ``gpu`` is its device's name and bytes, None on a CPU.
+def this_cluster(key: Key, gpus: Sequence[Gpu], local: int) -> Cluster:
+    """The cluster that the key names, or that the job runs on: ``gpus`` are its ranks' devices, ``local`` a node's.
 
-    InputError where its devices aren't as many as the ranks, but in a dry run.
+    InputError where its devices aren't as many as the ranks, but in a dry run, and where those of a node differ.
     """
-    named = key.cluster or _preset(gpu)
-    if "x" not in named.split("-")[0] and not named.endswith(".json"):
-        nodes = ranks // local if gpu and ranks % local == 0 else 1
-        cluster = parse_cluster(f"{nodes}x{ranks // nodes}x{named}") if gpu else parse_cluster(named, ranks)
+    ranks = len(gpus)
+    named = key.cluster
+    if named is None or ("x" not in named.split("-")[0] and not named.endswith(".json")):
+        presets = [named or _preset(gpu) for gpu in gpus]
+        nodes = ranks // local if gpus[0] and ranks % local == 0 else 1
+        named = _text(presets, nodes)
+        cluster = parse_cluster(named) if gpus[0] else parse_cluster(presets[0], ranks)
     else:
         cluster = parse_cluster(named)
     if cluster.devices != ranks and not key.dry_run:
@@ -41,7 +46,22 @@ def this_cluster(key: Key, ranks: int, local: int, gpu: tuple[str, int] | None) 
     return cluster
 
 
-def _preset(gpu: tuple[str, int] | None) -> str:
+def _text(presets: Sequence[str], nodes: int) -> str:
+    """The cluster as a user writes it, nodes in order."""
+    each = len(presets) // nodes
+    parts = []
+    for node in range(nodes):
+        found = set(presets[node * each : (node + 1) * each])
+        if len(found) > 1:
+            raise InputError(
+                f"node {node} has devices of {listed(sorted(found))}; a node's devices must be of one kind, or one "
+                f'preset be named for all: "{KEY}": {{"cluster": "{min(found)}"}}'
+            )
+        parts.append(*found)
+    return "+".join(f"{len(list(run))}x{each}x{preset}" for preset, run in groupby(parts))
+
+
+def _preset(gpu: Gpu) -> str:
     if gpu is None:
         return "cpu"
     name, memory_bytes = gpu

@@ -134,7 +134,7 @@ def _shapes(graph: Graph, groups: Alike, tp: int, precision: str) -> dict[str, B
 def one_stage(graph: Graph, precision: str, tp: int, micro: int) -> Plan:
     """The plan of one stage whose turn takes ``micro`` samples, without limits of memory."""
     device = Device("any", 2**60, {compute_dtype(precision): 1e15}, 1e12)
-    cluster = Cluster("one group", (tp,), device, Link(1e11), Link(1e11))
+    cluster = Cluster.of("one group", (tp,), device, Link(1e11), Link(1e11))
     pricing = Pricing(Problem(graph, cluster, micro, precision, "adam", "partita"), alike(graph))
     return Way(pricing, Uniform(tp=tp, micro=micro)).plan(cut((0, len(graph.blocks))))
 

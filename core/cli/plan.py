@@ -92,9 +92,12 @@ def by_function(problem: Problem, model: str, name: str, fix: Sequence[str]) -> 
     if graph.samples % plan.sample_parts:
         graph = load_model(model, graph.seq, compute_dtype(problem.precision), plan.sample_parts)
     plan = predicted(graph, plan, problem.cluster)
-    device, most = max(plan.predicted.peak_bytes.items(), key=lambda peak: peak[1])
-    if most > problem.memory_limit:
-        reason = f"{name} needs {gib(most)} on device {device}, and {gib(problem.memory_limit)} is there"
+    limits = {device: problem.memory_limit_of((device,)) for device in plan.predicted.peak_bytes}
+    device, most = max(plan.predicted.peak_bytes.items(), key=lambda peak: peak[1] - limits[peak[0]])
+    if most > limits[device]:
+        unlike = len(problem.cluster.different_devices()) > 1
+        what = f" ({problem.cluster.device_at(device).name})" if unlike else ""
+        reason = f"{name} needs {gib(most)} on device {device}{what}, and {gib(limits[device])} is there"
         raise Infeasible(f"{reason}; other numbers (--fix), or {gib(most)} a device, would do", [reason])
     return plan, time.perf_counter() - start
 

@@ -66,7 +66,7 @@ def run(
 
 
 def _script(script: str, arguments: Sequence[str], devices: int | None) -> int:
-    from partita.cluster.parse import usable_cores
+    from partita.cluster.cores import usable_cores
     from partita.errors import InputError
     from partita.gpus import usable_gpus
     from partita.launch import run_ranks

@@ -77,7 +77,12 @@ def simulate(
 
 def fits(simulation: Simulation, cluster: Cluster) -> bool:
     """Whether every device has the memory that it would need."""
-    return max(peak.total for peak in simulation.peaks.values()) <= cluster.device.memory_bytes
+    return not _over(simulation, cluster)
+
+
+def _over(simulation: Simulation, cluster: Cluster) -> list[int]:
+    """The devices that would need more memory than they have."""
+    return [d for d, peak in simulation.peaks.items() if peak.total > cluster.device_at(d).memory_bytes]
 
 
 def draw(simulation: Simulation, plan: Plan, cluster: Cluster, path: Path) -> None:
@@ -204,15 +209,20 @@ def _peaks(simulation: Simulation, plan: Plan, cluster: Cluster) -> list[str]:
     """Memory beside the prediction, and what doesn't fit."""
     from partita.planner.words import gib
 
-    device = max(simulation.peaks, key=lambda device: simulation.peaks[device].total)
+    def left(device: int) -> int:
+        return cluster.device_at(device).memory_bytes - simulation.peaks[device].total
+
+    unlike = len(cluster.different_devices(simulation.peaks)) > 1
+    device = min(simulation.peaks, key=left)
     peak, predicted = simulation.peaks[device], plan.predicted.peak_bytes.get(device)
+    here = cluster.device_at(device)
     found = [
-        f"Device {device} holds most, {gib(peak.total)} of {gib(cluster.device.memory_bytes)}, of which "
+        f"Device {device} {f'({here.name}) has the least left' if unlike else 'holds most'}, {gib(peak.total)} of "
+        f"{gib(here.memory_bytes)}, of which "
         f"{gib(peak.buffers)} are buffers of messages"
         + (f"; the prediction, which has none, is {gib(predicted)}." if predicted is not None else ".")
     ]
-    over = [d for d, p in simulation.peaks.items() if p.total > cluster.device.memory_bytes]
-    if over:
+    if over := _over(simulation, cluster):
         from partita.cli import show
 
         found.append(f"It does not fit: devices {show.ranges(over)} need more than they have.")

@@ -1,13 +1,15 @@
 """Devices, links and nodes; presets as data files; how a cluster is written; which devices form a group."""
 
-from partita.cluster.model import Cluster, Device, Link
-from partita.cluster.parse import load_cluster, parse_cluster
+from partita.cluster.file import load_cluster
+from partita.cluster.model import Cluster, Device, Kind, Link
+from partita.cluster.parse import parse_cluster
 from partita.cluster.placement import Placement, place
 from partita.cluster.presets import load_preset, preset_names
 
 __all__ = [
     "Cluster",
     "Device",
+    "Kind",
     "Link",
     "Placement",
     "load_cluster",

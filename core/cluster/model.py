@@ -1,19 +1,24 @@
-"""The machine: nodes of equal devices, two tiers of links, and the figures that costs are computed from.
+"""The machine: nodes of devices, two tiers of links, and the figures that costs are computed from.
 
-Nodes may hold different numbers of devices. A device's id is its global rank: node after node, in order.
+Nodes may hold different numbers of devices, and devices of different kinds; inside a node they are equal. A device's id
+is its global rank: node after node, in order. Nobody asks a cluster for "the" device: who needs one for several devices
+asks for the weakest of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from partita.errors import ClusterError
+from partita.cluster.unlike import slowest, weakest
+from partita.errors import ClusterError, listed
 
 if TYPE_CHECKING:
     from partita.profile.measured import Measured
+
+Way = Literal["inside", "between", "alone"]
 
 
 @dataclass(frozen=True)
@@ -59,27 +64,46 @@ class Link:
 
 
 @dataclass(frozen=True)
+class Kind:
+    """What a node is made of: its devices, the link between them, and the one to other nodes.
+
+    ``node_bytes_per_second`` is what all devices of the node together send to other nodes; None: each device has its
+    own port, as fast as ``inter_node`` says.
+    """
+
+    device: Device
+    intra_node: Link
+    inter_node: Link
+    node_bytes_per_second: float | None = None
+
+
+@dataclass(frozen=True)
 class Cluster:
-    """Nodes (their device counts), the device that all of them hold, the link inside a node and the one between.
+    """Nodes: their device counts, and what each is made of.
 
     ``cores`` are those that all devices share where devices are processes; None: every device computes by itself.
-    ``node_bytes_per_second`` is what all devices of a node together send to other nodes; None: each device has its own
-    port, as fast as ``inter_node`` says.
     """
 
     name: str
     nodes: tuple[int, ...]
-    device: Device
-    intra_node: Link
-    inter_node: Link
+    kinds: tuple[Kind, ...]
     cores: int | None = None
-    node_bytes_per_second: float | None = None
 
     def __post_init__(self) -> None:
         if not self.nodes or any(count < 1 for count in self.nodes):
             raise ClusterError(
                 f'cluster "{self.name}" has nodes of {list(self.nodes)} devices; every node needs at least 1 device'
             )
+        assert len(self.kinds) == len(self.nodes), "every node has a kind"
+
+    @classmethod
+    def of(
+        cls, name: str, nodes: Iterable[int], device: Device, intra_node: Link, inter_node: Link,
+        cores: int | None = None, node_bytes_per_second: float | None = None,
+    ) -> Cluster:  # fmt: skip
+        """A cluster whose nodes are all of one kind."""
+        counts = tuple(nodes)
+        return cls(name, counts, (Kind(device, intra_node, inter_node, node_bytes_per_second),) * len(counts), cores)
 
     @property
     def devices(self) -> int:
@@ -100,44 +124,156 @@ class Cluster:
         """Threads of each device: the cores are dealt out evenly; where they don't suffice, each process has one."""
         return 1 if self.cores is None else max(1, self.cores // self.devices)
 
+    @cached_property
+    def different_kinds(self) -> tuple[Kind, ...]:
+        """Each kind of node once, in the order of the nodes."""
+        found: list[Kind] = []
+        for kind in {id(kind): kind for kind in self.kinds}.values():
+            if kind not in found:
+                found.append(kind)
+        return tuple(found)
+
+    @cached_property
+    def kind_of(self) -> tuple[int, ...]:
+        """The place of each node's kind among the different ones."""
+        places = {id(kind): self.different_kinds.index(kind) for kind in self.kinds}
+        return tuple(places[id(kind)] for kind in self.kinds)
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of every node, of a cluster that has one alone."""
+        (only,) = self.different_kinds
+        return only
+
+    @property
+    def device(self) -> Device:
+        """The device of every node, of a cluster that has one alone. For any cluster: ``weakest``, ``device_at``."""
+        (only,) = self.different_devices()
+        return only
+
+    def device_at(self, device: int) -> Device:
+        """What the device with that id is."""
+        return self.kinds[self.node_of[device]].device
+
+    def makeup(self, devices: Iterable[int] | None = None) -> frozenset[tuple[int, int]]:
+        """Of which nodes the devices with these ids, or all, are: (place among ``different_kinds``, its device count).
+
+        Devices of one makeup have one ``weakest`` and the same links: a key for what is priced once.
+        """
+        if devices is None or len(self._whole_makeup) == 1:
+            return self._whole_makeup
+        nodes = {self.node_of[device] for device in devices}
+        return frozenset((self.kind_of[node], self.nodes[node]) for node in nodes)
+
+    def kinds_among(self, devices: Iterable[int] | None = None) -> tuple[Kind, ...]:
+        """The different kinds of the nodes of the devices with these ids, or of all."""
+        return tuple(self.different_kinds[place] for place in sorted({place for place, _ in self.makeup(devices)}))
+
+    def different_devices(self, devices: Iterable[int] | None = None) -> tuple[Device, ...]:
+        """Each device that is among those with these ids, or in the cluster, once, in the order of the nodes."""
+        found: list[Device] = []
+        for kind in self.kinds_among(devices):
+            if kind.device not in found:
+                found.append(kind.device)
+        return tuple(found)
+
+    @property
+    def device_names(self) -> str:
+        """``h200``; where nodes differ ``8 h200 and 16 a100-80gb``."""
+        counts: dict[str, int] = {}
+        for count, kind in zip(self.nodes, self.kinds, strict=True):
+            counts[kind.device.name] = counts.get(kind.device.name, 0) + count
+        return next(iter(counts)) if len(counts) == 1 else listed(f"{count} {name}" for name, count in counts.items())
+
+    def weakest(self, devices: Iterable[int] | None = None) -> Device:
+        """What stands for the devices with these ids where they work in step, or for all of the cluster: as slow as the
+        slowest of them, with the memory of the smallest."""
+        places = frozenset(place for place, _ in self.makeup(devices))
+        if places not in self._weakest:
+            self._weakest[places] = weakest(self.different_devices(devices))
+        return self._weakest[places]
+
+    @cached_property
+    def _weakest(self) -> dict[frozenset[int], Device]:
+        return {}
+
     def slowdown(self, busy: float) -> float:
         """How many times longer everything takes while ``busy`` devices (a mean over time) want a core at once."""
         return 1.0 if self.cores is None else max(1.0, busy / self.cores)
 
-    def link(self, crosses_nodes: bool, beside: int = 1) -> Link:
-        """The slowest tier of a group, all of a node's devices sending at once. Processes that wait for a core answer
-        late and copy slowly.
+    def link(self, crosses_nodes: bool, devices: Iterable[int] | None = None, beside: int = 1) -> Link:
+        """The slowest tier of a group, all of a node's devices sending at once.
 
-        ``beside``: the group's members in each of its nodes. What a ring sends from one node to the next it divides
-        over their ports, and inside a node it passes all of it on.
+        The nodes are those of the devices with these ids, or all of the cluster: between unlike nodes the slower of two
+        ways binds. ``beside``: the group's members in each of its nodes. What a ring sends from one node to the next it
+        divides over their ports, and inside a node it passes all of it on. Processes that wait for a core answer late
+        and copy slowly.
         """
-        link = self.inter_node if crosses_nodes else self.intra_node
-        if crosses_nodes:
-            port = link.bytes_per_second
-            if self.node_bytes_per_second is not None:
-                port = min(port, self.node_bytes_per_second / max(self.nodes))
-            inside = self.intra_node.reached_bytes_per_second / link.efficiency
-            link = replace(link, bytes_per_second=port if beside == 1 else max(port, min(port * beside, inside)))
-        slow = self.slowdown(self.devices)
-        return Link(link.bytes_per_second / slow, link.latency_seconds * slow, link.efficiency)
+        return self._slowest("between" if crosses_nodes else "inside", devices, beside)
 
-    @property
-    def port(self) -> Link:
-        """A device's own way to other nodes, as if it alone of its node used it."""
-        return replace(self, node_bytes_per_second=None).link(True)
+    def port(self, devices: Iterable[int] | None = None) -> Link:
+        """The slowest of the devices' own ways to other nodes: what one device has where the others of its node are
+        silent."""
+        return self._slowest("alone", devices)
 
-    @property
-    def node_port_bytes_per_second(self) -> float | None:
-        """What a node's devices reach together on the way to other nodes; None: each has its own port alone."""
-        if self.node_bytes_per_second is None:
-            return None
-        return self.node_bytes_per_second * self.inter_node.efficiency / self.slowdown(self.devices)
+    def node_port_bytes_per_second(self, devices: Iterable[int] | None = None) -> float | None:
+        """What a node's devices reach together on the way to other nodes, the least of the nodes of these; None: each
+        has its own port alone."""
+        shared = [
+            kind.node_bytes_per_second * kind.inter_node.efficiency / self.slowdown(self.devices)
+            for kind in self.kinds_among(devices)
+            if kind.node_bytes_per_second is not None
+        ]
+        return min(shared, default=None)
+
+    def _slowest(self, way: Way, devices: Iterable[int] | None, beside: int = 1) -> Link:
+        key = (way, beside, self.makeup(devices))
+        if key not in self._links:
+            link = slowest([self._link_of(way, place, count, beside) for place, count in sorted(key[2])])
+            slow = self.slowdown(self.devices)
+            self._links[key] = Link(link.bytes_per_second / slow, link.latency_seconds * slow, link.efficiency)
+        return self._links[key]
+
+    def _link_of(self, way: Way, place: int, count: int, beside: int) -> Link:
+        """The link of a node of that kind with so many devices."""
+        kind = self.different_kinds[place]
+        if way == "inside":
+            return kind.intra_node
+        if way == "alone":
+            return kind.inter_node
+        port = kind.inter_node.bytes_per_second
+        if kind.node_bytes_per_second is not None:
+            port = min(port, kind.node_bytes_per_second / count)
+        if beside > 1:
+            inside = kind.intra_node.reached_bytes_per_second / kind.inter_node.efficiency
+            port = max(port, min(port * beside, inside))
+        return replace(kind.inter_node, bytes_per_second=port)
+
+    @cached_property
+    def _links(self) -> dict[tuple[Way, int, frozenset[tuple[int, int]]], Link]:
+        return {}
+
+    @cached_property
+    def _whole_makeup(self) -> frozenset[tuple[int, int]]:
+        return frozenset(zip(self.kind_of, self.nodes, strict=True))
+
+    def with_kinds(self, change: Callable[[Kind], Kind]) -> Cluster:
+        """The cluster with another kind in place of each."""
+        changed = [change(kind) for kind in self.different_kinds]
+        return replace(self, kinds=tuple(changed[place] for place in self.kind_of))
 
     def resized(self, devices: int) -> Cluster:
-        """The same kind of cluster with that many devices: one node grows; of several, none exceeds the largest."""
+        """The cluster with that many devices.
+
+        One node grows or shrinks; of several the first ones are kept, and further ones are like the largest of the last
+        one's kind.
+        """
         if len(self.nodes) == 1:
-            nodes: tuple[int, ...] = (devices,)
-        else:
-            full, rest = divmod(devices, max(self.nodes))
-            nodes = (max(self.nodes),) * full + ((rest,) if rest else ())
-        return replace(self, nodes=nodes)
+            return replace(self, nodes=(devices,))
+        last = self.kind_of[-1]
+        step = max(count for count, place in zip(self.nodes, self.kind_of, strict=True) if place == last)
+        nodes: list[int] = []
+        while (left := devices - sum(nodes)) > 0:
+            nodes.append(min(left, self.nodes[len(nodes)] if len(nodes) < len(self.nodes) else step))
+        kinds = (*self.kinds, *(self.kinds[-1],) * len(nodes))[: len(nodes)]
+        return replace(self, nodes=tuple(nodes), kinds=kinds)

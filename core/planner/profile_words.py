@@ -8,14 +8,25 @@ from partita.errors import listed
 from partita.plan import Stage
 from partita.planner.joint.kinds import BlockCut
 from partita.planner.joint.price import Pricing
+from partita.profile.measured import Measured
 
 
 def profile_sentences(pricing: Pricing, stages: Sequence[Stage]) -> Iterator[str]:
     """Nothing without a profile; otherwise how many blocks are measured, what stands for the others, what is
-    extrapolated."""
-    measured, threads = pricing.cluster.device.measured, pricing.cluster.threads
-    if measured is None:
-        return
+    extrapolated. Of devices that differ, whose profile there is."""
+    of_stages = [pricing.cluster.weakest(stage.devices).measured for stage in stages]
+    devices = pricing.cluster.different_devices()
+    profiles = {device.name: device.measured.source for device in devices if device.measured is not None}
+    if len(devices) > 1 and profiles:
+        text = f"Profile {listed(dict.fromkeys(profiles.values()))} is of {listed(profiles)}"
+        yield text + ("." if all(of_stages) else "; stages on others, or on unlike ones, have the presets' figures.")
+    for source, measured in {each.source: each for each in of_stages if each is not None}.items():
+        on_them = [s for s, each in zip(stages, of_stages, strict=True) if each is not None and each.source == source]
+        yield from _of_profile(pricing, measured, on_them)
+
+
+def _of_profile(pricing: Pricing, measured: Measured, stages: Sequence[Stage]) -> Iterator[str]:
+    threads = pricing.cluster.threads
     rest = "single kernels of the profile" if measured.rates else "the preset's figures"
     outside: dict[tuple[int, tuple[int, ...]], None] = {}
     for tp, blocks in _by_cut(pricing, stages).items():

@@ -14,7 +14,7 @@ from partita.planner.joint.second import second
 from partita.planner.profile_words import profile_sentences
 from partita.planner.stage_words import chosen_sentences, odd_blocks
 from partita.planner.words import duration, gib
-from partita.problem import TARGETS
+from partita.problem import TARGETS, Problem
 
 
 def reasons(solved: Solved, answer: Answer, plan: Plan) -> Iterator[str]:
@@ -27,6 +27,11 @@ def reasons(solved: Solved, answer: Answer, plan: Plan) -> Iterator[str]:
     )
     if solved.searched.optimal and solved.engine.name == "joint":
         yield from _next_best(solved, answer)
+    if len(problem.cluster.different_devices()) > 1:
+        yield (
+            f"The devices differ ({problem.cluster.device_names}): every stage is counted as on the slowest of those "
+            "it stands on, with the memory of the smallest. Stages take the nodes in their order."
+        )
     if problem.fix:
         yield f"Held by you: {', '.join(f'{name}={value}' for name, value in problem.fix.items())}."
     if idle := plan.idle_devices:
@@ -36,7 +41,7 @@ def reasons(solved: Solved, answer: Answer, plan: Plan) -> Iterator[str]:
             "and what is held."
         )
     yield from _bottleneck(plan.predicted)
-    yield from _memory(plan.predicted, problem.memory_limit)
+    yield from _memory(problem, plan)
     yield from chosen_sentences(pricing, answer, plan)
     yield from odd_blocks(pricing, answer)
     if pp > 1 and count < pp:
@@ -112,10 +117,11 @@ def _bottleneck(predicted: Prediction) -> Iterator[str]:
     yield f"Where a step's time goes: {shares}."
 
 
-def _memory(predicted: Prediction, limit: int) -> Iterator[str]:
-    stages = predicted.breakdown.stages
-    heavy = max(range(len(stages)), key=lambda s: stages[s].memory.total)
-    memory = stages[heavy].memory
+def _memory(problem: Problem, plan: Plan) -> Iterator[str]:
+    stages = plan.predicted.breakdown.stages
+    limits = [problem.memory_limit_of(stage.devices) for stage in plan.stages]
+    heavy = max(range(len(stages)), key=lambda s: stages[s].memory.total - limits[s])
+    memory, limit = stages[heavy].memory, limits[heavy]
     items = ", ".join(f"{name} {gib(size)}" for name, size in memory.items().items() if size)
     yield (
         f"Memory is heaviest on stage {heavy}: {gib(memory.total)} of {gib(limit)} a device "
@@ -129,7 +135,7 @@ def _crossing(solved: Solved, answer: Answer) -> Iterator[str]:
     found: dict[int, list[int]] = {}
     for number, stage in enumerate(answer.found.stages):
         variant = places.variants[answer.table.prices_of[stage.shape, stage.unit]]
-        if variant.tensor.crosses:
+        if variant.along({"tensor"}).crosses:
             found.setdefault(variant.shape.tp, []).append(number)
     for tp, stages in found.items():
         where = "" if len(stages) == len(answer.found.stages) else f" of {numbered(stages)}"

@@ -60,9 +60,10 @@ def _again(pricing: Pricing, answer: Answer, plan: Plan) -> Iterator[str]:
         f"stage {number}: {count} of {len(plan.stages[number].blocks)}" for number, count in found.items()
     )
     text = f"{sum(found.values())} of {total} blocks are computed again in the backward pass ({where})"
-    needs = {number: _without(answer, number) for number in found}
-    most = max(needs, key=lambda number: needs[number] or 0.0)
-    limit = pricing.problem.memory_limit
+    limits = {number: pricing.problem.memory_limit_of(plan.stages[number].devices) for number in found}
+    needs = {number: _without(answer, number, limits[number]) for number in found}
+    most = max(needs, key=lambda number: (needs[number] or 0.0) - limits[number])
+    limit = limits[most]
     if "recompute" in pricing.problem.fix:
         yield f"{text}, as held."
     elif (size := needs[most]) is not None and size > limit:
@@ -71,14 +72,15 @@ def _again(pricing: Pricing, answer: Answer, plan: Plan) -> Iterator[str]:
         yield f"{text}: what that frees lets the stages use the rest of their memory better."
 
 
-def _without(answer: Answer, number: int) -> float | None:
-    """Bytes on a device of a stage, were nothing computed again; None where that is no option."""
+def _without(answer: Answer, number: int, limit: int) -> float | None:
+    """Bytes on a device of a stage, which has ``limit``, were nothing computed again; None where that is no option."""
     options, stage = answer.family.options, answer.found.stages[number]
     if any(Option("none", options[m].form) not in options for m in stage.options):
         return None
     plain = tuple(options.index(Option("none", options[m].form)) for m in stage.options)
     behind = len(answer.found.stages) - 1 - number
-    return stage_numbers(answer.table, replace(stage, options=plain), behind).bytes
+    size = stage_numbers(answer.table, replace(stage, options=plain), behind).bytes
+    return size - (answer.table.memory_limit - limit)
 
 
 def _divided(plan: Plan) -> Iterator[str]:

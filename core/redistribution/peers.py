@@ -29,7 +29,7 @@ def peers(source: ArrayType, target: ArrayType, item_bytes: int, cluster: Cluste
     ways = [("gather, then slice", gather_then_slice(source, target))]
     for named in plugins().hook.partita_peer_redistribution(source=source, target=target, item_bytes=item_bytes):
         ways += named
-    network = Network.of(cluster)
+    network = Network.of(cluster, (*source.mesh.devices, *target.mesh.devices))
     ends = max(source.largest, target.largest) * item_bytes
     return [_peer(name, steps, ends, item_bytes, network) for name, steps in ways]
 

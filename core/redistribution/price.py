@@ -16,7 +16,7 @@ sends each of them a part.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
@@ -47,9 +47,11 @@ class Network:
     node_bytes_per_second: float | None
 
     @classmethod
-    def of(cls, cluster: Cluster) -> Network:
-        near, far, shared = cluster.link(False), cluster.link(True), cluster.node_port_bytes_per_second
-        return cls(cluster.node_of, near, far, cluster.port, shared)
+    def of(cls, cluster: Cluster, devices: Collection[int] | None = None) -> Network:
+        """That of the devices with these ids, or of the whole cluster. Where nodes differ, the slowest says."""
+        near, far = cluster.link(False, devices), cluster.link(True, devices)
+        shared = cluster.node_port_bytes_per_second(devices)
+        return cls(cluster.node_of, near, far, cluster.port(devices), shared)
 
     @cached_property
     def nodes(self) -> np.ndarray:

@@ -55,7 +55,7 @@ def redistribution(
         )
     if memory_bytes is not None and memory_bytes < (ends := max(source.largest, target.largest) * item_bytes):
         raise Infeasible(f"{memory_bytes:,} bytes of memory are too few: source or target alone are {ends:,} a device")
-    network = Network.of(cluster)
+    network = Network.of(cluster, (*source.mesh.devices, *target.mesh.devices))
     return _searched(source, target, item_bytes, network, objective, memory_bytes, seconds_limit, allowed, whole_axes)
 
 

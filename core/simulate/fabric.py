@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 
 from partita.cluster import Cluster, Link
 
@@ -30,29 +31,33 @@ class Fabric:
     @cached_property
     def bytes_per_second(self) -> tuple[float, ...]:
         """What each port can take: of a device in and out inside its node, out and in between nodes; of a node."""
-        near, far = (link.reached_bytes_per_second for link in (self._near, self._far))
-        shared = self.cluster.node_port_bytes_per_second
-        node = () if shared is None else (shared,) * 2
-        return (near, near, far, far) * self.cluster.devices + node * len(self.cluster.nodes)
+        own = [link.reached_bytes_per_second for links in self._links for link in links]
+        shared = [inf if speed is None else speed for speed in self._shared]
+        return (*(speed for speed in own for _ in range(2)), *(speed for speed in shared for _ in range(2)))
 
     @cached_property
-    def _near(self) -> Link:
-        return self.cluster.link(False)
+    def _links(self) -> tuple[tuple[Link, Link], ...]:
+        """Of each device the link inside its node and its own port to others; what a node's devices share is a port
+        of the node."""
+        cluster = self.cluster
+        return tuple((cluster.link(False, (device,)), cluster.port((device,))) for device in range(cluster.devices))
 
     @cached_property
-    def _far(self) -> Link:
-        """What a node's devices share is a port of the node."""
-        return self.cluster.port
+    def _shared(self) -> tuple[float | None, ...]:
+        """What each node's devices share; None: nothing."""
+        firsts = (sum(self.cluster.nodes[:node]) for node in range(len(self.cluster.nodes)))
+        return tuple(self.cluster.node_port_bytes_per_second((first,)) for first in firsts)
 
     def route(self, source: int, target: int) -> Route:
         """The way from one device to another."""
         if source == target:
             return Route((), 0.0)
-        node_of, devices = self.cluster.node_of, self.cluster.devices
-        leaves, enters = node_of[source], node_of[target]
+        cluster = self.cluster
+        leaves, enters = cluster.node_of[source], cluster.node_of[target]
         if leaves == enters:
-            return Route((4 * source, 4 * target + 1), self._near.latency_seconds)
-        own = (4 * source + 2, 4 * target + 3)
-        shared = (4 * devices + 2 * leaves, 4 * devices + 2 * enters + 1)
-        ports = own if self.cluster.node_bytes_per_second is None else own + shared
-        return Route(ports, self._far.latency_seconds)
+            return Route((4 * source, 4 * target + 1), self._links[source][0].latency_seconds)
+        ports = [4 * source + 2, 4 * target + 3]
+        for place, node in enumerate((leaves, enters)):
+            if self._shared[node] is not None:
+                ports.append(4 * cluster.devices + 2 * node + place)
+        return Route(tuple(ports), max(self._links[device][1].latency_seconds for device in (source, target)))

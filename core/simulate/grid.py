@@ -96,8 +96,8 @@ def _best(kind: Kind, pricing: Pricing, ways: Sequence[Family]) -> Entry:
         # The smallest micro-batches hold the least.
         tables = [pricing.table(way, max(each), schedule) for way, each in counts.items() if each]
         least = min(found.bytes for found in map(smallest, tables) if found is not None)
-        return Entry(
-            kind.name, None, f"does not fit: needs {gib(least)} a device or more, {gib(problem.memory_limit)} is there"
-        )
+        # Counted on the largest device.
+        there = problem.largest_memory_limit
+        return Entry(kind.name, None, f"does not fit: needs {gib(least)} a device or more, {gib(there)} is there")
     best, search = found.best, Search("joint", False, rounded(found.bound_seconds), found.considered)
     return Entry(kind.name, build(pricing, best.family, best.table, best.found.stages, search))

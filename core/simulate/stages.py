@@ -14,12 +14,13 @@ from math import ceil, prod
 
 import numpy as np
 
-from partita.cluster import Cluster, Link
+from partita.cluster import Cluster, Device, Kind, Link
 from partita.cluster.placement import beside
 from partita.cost import state_bytes
 from partita.cost.alike import Alike
 from partita.cost.block import BlockCost, divided_cost
 from partita.cost.crossing import Crossing, crossing
+from partita.cost.divide import division, whole_samples
 from partita.cost.division import AttentionKernel, Division, along_sequence, split
 from partita.cost.ending import update_seconds, update_start_seconds
 from partita.cost.precision import item_bytes, peak_flops
@@ -40,7 +41,6 @@ from partita.graph import Graph
 from partita.graph.flows import FLOWS
 from partita.plan import MemoryBytes, Plan, Stage, Strategy
 from partita.schedules import find
-from partita.simulate.divide import division
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,6 @@ class Stages:
         made: dict[tuple[int, Division], BlockCost] | None = None,
     ):  # fmt: skip
         self.graph, self.plan, self.cluster, self.groups, self.attention = graph, plan, cluster, groups, attention
-        self.peak = peak_flops(cluster.device, plan.precision)
         self.item = item_bytes(graph, plan.precision)
         self.per = state_bytes(plan.precision, plan.optimizer, 0, 1)
         self.number = {block.name: index for index, block in enumerate(graph.blocks)}
@@ -102,12 +101,9 @@ class Stages:
         return division(stage, block, strategy, classes, self.attention)
 
     def divided(self, stage: Stage, block: str, strategy: Strategy) -> tuple[Division, float]:
-        """The same with the samples whole, and a device's samples in units of the graph's: a block of a part of the
-        samples costs what a block of so many does. Not where what joins devices takes in all of their samples."""
-        found, ratio = self.division(stage, block, strategy), self.ratio(stage)
-        if found.samples == 1 or any(cut.joins for cut in found.classes):
-            return found, ratio
-        return replace(found, samples=1), ratio / found.samples
+        """The same with the samples whole, and a device's samples in units of the graph's."""
+        found, parts = whole_samples(self.division(stage, block, strategy))
+        return found, self.ratio(stage) / parts
 
     def cost(self, stage: Stage, block: str, strategy: Strategy) -> BlockCost:
         """A block's cost; blocks that are alike and divided alike share it."""
@@ -126,6 +122,10 @@ class Stages:
             raise PlanError(f"a turn's {stage.samples} samples can't be divided over dp={stage.dp}")
         return stage.samples // stage.dp / self.graph.samples
 
+    def device(self, stage: Stage) -> Device:
+        """What stands for the stage's devices, which work in step."""
+        return self.cluster.weakest(stage.devices)
+
     def link(self, stage: Stage, axes: Collection[str]) -> Link:
         """The slowest link of a group along some of the stage's axes."""
         sizes = [stage.dp, *(axis.size for axis in stage.inner)]
@@ -134,7 +134,7 @@ class Stages:
         varied = [at for at, name in enumerate(names) if name in axes]
         size = prod(sizes[at] for at in varied)
         groups = np.moveaxis(nodes, varied, range(-len(varied), 0)).reshape(-1, size)
-        return self.cluster.link(bool((groups != groups[:, :1]).any()), beside(groups))
+        return self.cluster.link(bool((groups != groups[:, :1]).any()), stage.devices, beside(groups))
 
     def group(self, stage: Stage, axes: Collection[str]) -> Group:
         """The devices of a stage that differ along some of its axes alone."""
@@ -169,9 +169,9 @@ class Stages:
         return Turns(*(sums + np.array([down, up, 0.0, down, up])).tolist())
 
     def _block(self, stage: Stage, block: str, strategy: Strategy) -> tuple[float, float, float, float, float]:
-        found, device = self.cost(stage, block, strategy), self.cluster.device
+        found, device = self.cost(stage, block, strategy), self.device(stage)
         ratio = self.divided(stage, block, strategy)[1]
-        machine = (device, self.peak, ratio, self.cluster.threads)
+        machine = (device, peak_flops(device, self.plan.precision), ratio, self.cluster.threads)
         forward, backward = found.passes(*machine)
         backward += found.accumulate_seconds(device, stage.micro_batches)
         computed = Computed(
@@ -195,7 +195,7 @@ class Stages:
         forward, backward = made.forward, made.backward
         if strategy.offload and found.trains:
             # To the host's memory and back beside the block's own computing: what takes longer binds.
-            away = self._away_seconds(found.kept_bytes(device, ratio))
+            away = self._away_seconds(device, found.kept_bytes(device, ratio))
             forward = max(forward - made.forward_collective, away) + made.forward_collective
             backward = max(backward - made.backward_collective, away) + made.backward_collective
         return forward, backward, made.weight, made.forward_collective, made.backward_collective
@@ -218,9 +218,9 @@ class Stages:
                     totals[phase] += self.group(stage, axes).seconds(float(values), each)
         return totals[0], totals[1]
 
-    def _away_seconds(self, size: float) -> float:
+    def _away_seconds(self, device: Device, size: float) -> float:
         """Of so many bytes to the host's memory. PlanError where the cluster doesn't say how fast that is."""
-        speed = self.cluster.device.host_bytes_per_second
+        speed = device.host_bytes_per_second
         if not speed:
             raise PlanError(
                 f"blocks are offloaded, and {self.cluster.name} doesn't say how fast the host's memory is reached: its "
@@ -252,7 +252,7 @@ class Stages:
     def ending(self, stage: Stage) -> tuple[float, float, float]:
         """Seconds of adding up gradients, of the update, of gathering what was updated."""
         reduce = gather = update = 0.0
-        device, data = self.cluster.device, self.group(stage, ("data",))
+        device, data = self.device(stage), self.group(stage, ("data",))
         for (zero, axes), elements in self.trained(stage).items():
             groups = Ending(data, self.group(stage, ("data", *axes)), self.group(stage, axes))
             size = elements * self.per.parameters
@@ -295,7 +295,7 @@ class Stages:
             optimizer=ceil(optimizer),
             activations=ceil(held),
             temporary=ceil(temporary),
-            framework=self.cluster.device.framework_bytes,
+            framework=self.device(stage).framework_bytes,
         )
 
     def _held(self, stage: Stage, block: str, strategy: Strategy, cost: BlockCost) -> float:
@@ -304,14 +304,14 @@ class Stages:
         divided, ratio = self.divided(stage, block, strategy)
         pieces = divided.samples * divided.context * divided.sequence
         entering = float(self.crossing.forward_bytes[self.number[block]]) * ratio / pieces
-        kept = cost.kept_bytes(self.cluster.device, ratio)
+        kept = cost.kept_bytes(self.device(stage), ratio)
         return float(held_bytes(kept, entering, float(cost.trains), strategy.recompute == "full"))
 
     def _temporary(self, stage: Stage, block: str, strategy: Strategy, cost: BlockCost) -> float:
         ratio = self.divided(stage, block, strategy)[1]
         return float(
             temporary_bytes(
-                cost.temporary_bytes * ratio, cost.kept_bytes(self.cluster.device, ratio),
+                cost.temporary_bytes * ratio, cost.kept_bytes(self.device(stage), ratio),
                 float(cost.activation_bytes.max(initial=0.0)) * ratio, cost.trained, cost.frozen, self.per.parameters,
                 strategy.zero, float(cost.trains), back=strategy.recompute == "full" or strategy.offload,
             )
@@ -339,4 +339,5 @@ class Stages:
 def whole_links(cluster: Cluster) -> Cluster:
     """The cluster with links of one byte a second and no latency: seconds of a collective are the bytes sent."""
     unit = Link(1.0)
-    return replace(cluster, intra_node=unit, inter_node=unit, cores=None, node_bytes_per_second=None)
+    made = cluster.with_kinds(lambda kind: Kind(kind.device, unit, unit))
+    return replace(made, cores=None)

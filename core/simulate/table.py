@@ -47,7 +47,8 @@ def stages_table(stages: Stages, seconds: Mapping[tuple[int, str], float]) -> Jo
         # Stage s begins at unit s and nowhere else.
         prices_of=np.where(np.eye(count, dtype=bool), np.arange(count)[:, None], -1),
         crosses=crosses, transfer_forward=transfers[0], transfer_backward=transfers[1],
-        memory_limit=float(stages.cluster.device.memory_bytes), micro_batches=counts.pop(), most_stages=count,
+        memory_limit=float(stages.cluster.weakest(plan.devices).memory_bytes),
+        micro_batches=counts.pop(), most_stages=count,
         schedule="gpipe" if plan.order.generator == "gpipe" else "1f1b",
         depth=plan.order.arguments.get("depth", 0),
     )  # fmt: skip
@@ -84,7 +85,8 @@ def _crosses(stages: Stages, index: int) -> bool:
 def _transfer(stages: Stages, index: int, crosses: bool) -> tuple[float, float]:
     """Seconds of what crosses between a stage and the next, forward and backward."""
     before, after = stages.plan.stages[index : index + 2]
-    at, link = stages.number[after.blocks[0]], stages.cluster.link(crosses)
+    at, devices = stages.number[after.blocks[0]], (*before.devices, *after.devices)
+    link = stages.cluster.link(crosses, devices)
     ports, ratio = ((before.dp, before.width), (after.dp, after.width)), before.samples / stages.graph.samples
     sizes = stages.crossing.forward_bytes[at], stages.crossing.backward_bytes[at]
     shares = boundary_share(*ports[0], *ports[1]), boundary_share(*ports[1], *ports[0])

@@ -15,7 +15,7 @@ from partita.hooks import planned
 from partita.plan import Plan
 from partita.planner.joint.price import Pricing
 from partita.plugins.check.batch import batch_findings
-from partita.plugins.check.devices import device_findings, first_devices, ranks
+from partita.plugins.check.devices import device_findings, ranks
 from partita.plugins.check.divide import graph_findings, sequence_findings, size_findings
 from partita.plugins.check.document import Document, Kind
 from partita.plugins.check.finding import Finding, problem
@@ -97,7 +97,7 @@ def check_documents(
             findings.append(problem(settings.place("pp"), message, f"pp 1 to {len(graph.blocks)}"))
         if cluster and settings.devices and settings.devices < cluster.devices:
             # Compared on the devices that the user takes.
-            cluster = first_devices(cluster, settings.devices)
+            cluster = cluster.resized(settings.devices)
         report, more = _priced(report, graph, groups, cluster)
         findings += more
     ordered = sorted(dict.fromkeys(findings), key=lambda f: ORDER.index(f.severity))
@@ -136,7 +136,7 @@ def _priced(report: Report, graph: Graph, groups: Alike, cluster: Cluster | None
         return report, [problem(settings.place("precision"), str(error))]
     except Unpriced as reason:
         return replace(report, open=(f"memory and time: {reason}",)), []
-    report = replace(report, priced=priced, limit_bytes=pricing.problem.memory_limit)
+    report = replace(report, priced=priced, limit_bytes=priced.limits[priced.heaviest])
     return report, list(memory_findings(settings, pricing, priced))
 
 

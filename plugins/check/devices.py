@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -39,7 +38,8 @@ def device_findings(settings: Settings, cluster: Cluster | None) -> Iterator[Fin
         yield warning(settings.main, message, f"{cluster.devices} processes")
     crossing = _crossing(settings, cluster)
     if crossing and devices % each == 0:
-        slow = cluster.intra_node.reached_bytes_per_second / cluster.inter_node.reached_bytes_per_second
+        near, far = (cluster.link(crosses, crossing[0]) for crosses in (False, True))
+        slow = near.reached_bytes_per_second / far.reached_bytes_per_second
         inside = [d for d in divisors(settings.tp) if all(count % d == 0 for count in cluster.nodes)]
         yield warning(
             settings.place("tp"),
@@ -97,20 +97,14 @@ def _some(devices: range | list[int]) -> str:
     return f"devices {names} are"
 
 
-def first_devices(cluster: Cluster, count: int) -> Cluster:
-    """The cluster of the first ``count`` devices, which are those that a launcher with fewer processes takes."""
-    nodes: list[int] = []
-    for each in cluster.nodes:
-        if (left := count - sum(nodes)) > 0:
-            nodes.append(min(each, left))
-    return replace(cluster, nodes=tuple(nodes))
-
-
 def ranks(settings: Settings, cluster: Cluster) -> dict[str, Any]:
-    """For nodes that differ, what launchers get wrong: each rank's number in its own node, and the groups."""
-    if len(set(cluster.nodes)) == 1:
+    """For nodes that differ, what launchers get wrong: each rank's number in its own node, its device, the groups."""
+    unlike = len(cluster.different_devices()) > 1
+    if len(set(cluster.nodes)) == 1 and not unlike:
         return {}
     found: dict[str, Any] = {"local_ranks": list(cluster.local_ranks)}
+    if unlike:
+        found["rank_devices"] = [cluster.device_at(rank).name for rank in range(cluster.devices)]
     if settings.tp > 1 and settings.devices:
         found["tp_groups"] = [list(group) for group in tp_groups(min(settings.devices, cluster.devices), settings.tp)]
     return found

@@ -18,17 +18,16 @@ SHOWN = 4
 
 def memory_findings(settings: Settings, pricing: Pricing, priced: Priced) -> Iterator[Finding]:
     """A problem where the heaviest device holds more than it has, a warning where it is close."""
-    limit = pricing.problem.memory_limit
-    memory = priced.memory[priced.heaviest]
+    stage = priced.heaviest
+    memory, limit = priced.memory[stage], priced.limits[stage]
     place = settings.place("micro")
-    text = (
-        f"{span(priced)} {gib(memory.total)} a device, and {pricing.cluster.device.name} has {gib(limit)}: "
-        f"{items(priced)}"
-    )
+    devices = pricing.cluster.different_devices(priced.plan.stages[stage].devices)
+    smallest = min(devices, key=lambda device: device.memory_bytes).name
+    text = f"{span(priced)} {gib(memory.total)} a device, and {smallest} has {gib(limit)}: {items(priced)}"
     if memory.total > limit:
         tried = list(smaller(settings, pricing, priced))
-        works = [f"{words}: {gib(size)}" for words, size in tried if size <= limit]
-        least = min((size for _, size in tried), default=memory.total)
+        works = [f"{words}: {gib(size)}" for words, size, fits in tried if fits]
+        least = min((size for _, size, _ in tried), default=memory.total)
         hint = "" if works else f". The least of what was tried is {gib(least)}: more devices, tp or pp are needed"
         yield problem(place, f"does not fit: {text}{hint}", *works[:SHOWN])
     elif memory.total > CLOSE * limit:

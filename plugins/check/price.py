@@ -18,19 +18,21 @@ from partita.ranking import foretold
 
 @dataclass(frozen=True)
 class Priced:
-    """The arrangement and its plan; ``memory`` of each stage, without what is offloaded. ``step_seconds`` is None where
-    the batch doesn't close or states are offloaded. ``assumed``: what the file doesn't say and was decided here."""
+    """The arrangement and its plan; ``memory`` of each stage, without what is offloaded, and ``limits``, the bytes that
+    each of its devices has. ``step_seconds`` is None where the batch doesn't close or states are offloaded.
+    ``assumed``: what the file doesn't say and was decided here."""
 
     uniform: Uniform
     plan: Plan
     memory: tuple[MemoryBytes, ...]
+    limits: tuple[int, ...]
     step_seconds: float | None
     assumed: tuple[str, ...]
 
     @property
     def heaviest(self) -> int:
-        """The stage with the most bytes on each device."""
-        return max(range(len(self.memory)), key=lambda stage: self.memory[stage].total)
+        """The stage whose devices have the least left."""
+        return max(range(len(self.memory)), key=lambda stage: self.memory[stage].total - self.limits[stage])
 
 
 class Unpriced(Exception):
@@ -73,12 +75,12 @@ def price(settings: Settings, pricing: Pricing) -> Priced:
         # As the planner's own plan, with which it is compared.
         plan = foretold(pricing.problem.graph, plan, pricing.cluster)
     seconds = plan.predicted.step_seconds if timed else None
-    return Priced(uniform, plan, _memory(settings, plan), seconds, tuple(assumed))
+    return Priced(uniform, plan, _memory(settings, plan), _limits(pricing, plan), seconds, tuple(assumed))
 
 
-def smaller(settings: Settings, pricing: Pricing, priced: Priced) -> Iterator[tuple[str, float]]:
-    """Changes that take less memory, with the bytes that the heaviest device then holds: smaller micro-batches,
-    recomputation, both, a higher ZeRO stage, all three."""
+def smaller(settings: Settings, pricing: Pricing, priced: Priced) -> Iterator[tuple[str, int, bool]]:
+    """Changes that take less memory, with the bytes that the device with the least left then holds, and whether they
+    fit: smaller micro-batches, recomputation, both, a higher ZeRO stage, all three."""
     c = priced.uniform
     key = settings.keys["micro"]
     steps: list[tuple[str, Uniform]] = []
@@ -100,7 +102,15 @@ def smaller(settings: Settings, pricing: Pricing, priced: Priced) -> Iterator[tu
         steps.append((f"{name} {max(tops)}, recomputation and {key} {micro}", most))
     for words, changed in steps:
         way = Way(pricing, changed)
-        yield words, max(memory.total for memory in _memory(settings, way.plan(_stages(settings, way))))
+        plan = way.plan(_stages(settings, way))
+        pairs = zip(_memory(settings, plan), _limits(pricing, plan), strict=True)
+        total, limit = max(((m.total, limit) for m, limit in pairs), key=lambda pair: pair[0] - pair[1])
+        yield words, total, total <= limit
+
+
+def _limits(pricing: Pricing, plan: Plan) -> tuple[int, ...]:
+    """What each device of every stage has."""
+    return tuple(pricing.problem.memory_limit_of(stage.devices) for stage in plan.stages)
 
 
 def _micro(uniform: Uniform, micro: int) -> Uniform:

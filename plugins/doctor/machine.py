@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from partita.cluster.parse import usable_cores
+from partita.cluster.cores import usable_cores
 from partita.gpus import driver_gpus
 
 SHARED = Path("/dev/shm")

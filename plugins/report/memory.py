@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -23,25 +23,29 @@ LOW = 0.5
 
 @dataclass(frozen=True)
 class Memory:
-    """Two pictures of one height, names and charts. ``limit_inside``: the limit's line is where its bytes are."""
+    """Two pictures of one height, names and charts. ``limits_above``: limits that lie above the scale."""
 
     names: str
     charts: str
-    limit_inside: bool
+    limits_above: tuple[float, ...]
 
 
-def memory(simulation: Simulation, plan: Plan, limit: float, lanes: Sequence[Lane], scale: Scale) -> Memory:
-    """All charts, on one scale of bytes."""
+def memory(
+    simulation: Simulation, plan: Plan, limits: Mapping[int, int], lanes: Sequence[Lane], scale: Scale
+) -> Memory:
+    """All charts, on one scale of bytes; ``limits`` by device, of which a lane's smallest counts."""
+    least = [min(limits[device] for device in lane.devices) for lane in lanes]
     highest = max((simulation.peaks[lane.first].total for lane in lanes), default=0)
-    inside = highest >= LOW * limit
+    above = tuple(limit for limit in dict.fromkeys(least) if highest < LOW * limit)
     # Above the highest there is room for the peak's words.
-    most = 1.25 * max(highest, limit if inside else 0.0) or 1.0
+    most = 1.25 * max([highest, *(limit for limit in least if limit not in above)]) or 1.0
     each = min(120, max(52, 1000 // max(1, len(lanes))))
     height = len(lanes) * (each + 10) + AXIS
     names, charts = [], [axis(scale, height, (False, True))]
     for index, lane in enumerate(lanes):
         top = index * (each + 10)
-        peak = simulation.peaks[lane.first].total
+        peak, limit = simulation.peaks[lane.first].total, least[index]
+        inside = limit not in above
         names += [*_names(plan, lane, limit, inside, most, top, each), text(0, top + 42, f"peak {gib(peak)}", "quiet")]
         charts.append(_chart(simulation, lane, limit, inside, most, scale, top, each))
     return Memory(
@@ -51,7 +55,7 @@ def memory(simulation: Simulation, plan: Plan, limit: float, lanes: Sequence[Lan
             viewBox=f"{-EDGE} 0 {scale.pixels + 2 * EDGE} {height}",
             aria_label="Memory of each device over the step. The table of memory has its peaks.",
         ),
-        inside,
+        above,
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 import partita
@@ -28,17 +28,17 @@ def page(simulation: Simulation, plan: Plan, cluster: Cluster) -> str:
     alike = groups(simulation, wide.seconds / wide.pixels)
     shown = alone(simulation) if len(simulation.timings) <= EACH else alike
     times = timeline(simulation, plan, shown, wide)
-    limit = cluster.device.memory_bytes
-    held = memory(simulation, plan, limit, alike, wide)
+    limits = {device: cluster.device_at(device).memory_bytes for device in simulation.peaks}
+    held = memory(simulation, plan, limits, alike, wide)
     title = f"{plan.model} on {cluster.name}"
     pictures = [
         _before("What the devices do", legend.of_timeline(plan, times.looks), _shown(shown, times)),
         element("div", times.names, times.lanes, class_="row"),
-        _before("What they hold", legend.of_memory(simulation), _held(alike, held.limit_inside, limit)),
+        _before("What they hold", legend.of_memory(simulation), _held(alike, held.limits_above)),
         element("div", held.names, held.charts, class_="row"),
     ]
     body = [
-        element("h1", escape(title)), _asked(plan), _facts(simulation, plan, limit), *_alarm(simulation, limit),
+        element("h1", escape(title)), _asked(plan), _facts(simulation, plan, limits), *_alarm(simulation, limits),
         element("div", *pictures, class_="chart", tabindex="0", role="region", aria_label="Timeline and memory"),
         element("h2", "In figures"),
         element("div", tables.stages(simulation, plan), class_="tables"),
@@ -66,16 +66,16 @@ def _asked(plan: Plan) -> str:
     return element("p", escape(words), class_="quiet")
 
 
-def _facts(simulation: Simulation, plan: Plan, limit: float) -> str:
+def _facts(simulation: Simulation, plan: Plan, limits: Mapping[int, int]) -> str:
     """The figures that are looked for first."""
     step, predicted = simulation.step_seconds, plan.predicted
-    device = max(simulation.peaks, key=lambda device: simulation.peaks[device].total)
+    device = max(simulation.peaks, key=lambda device: simulation.peaks[device].total - limits[device])
     peak = simulation.peaks[device].total
     facts = [
         ("simulated step", duration(step), f"predicted {duration(predicted.step_seconds)}"),
         ("samples a second", f"{plan.global_batch / step:.4g}" if step else "–", ""),
         ("bubble", f"{simulation.bubble_fraction:.1%}", f"predicted {predicted.bubble_fraction:.1%}"),
-        ("peak memory", gib(peak), f"of {gib(limit)}, device {device}"),
+        ("peak memory", gib(peak), f"of {gib(limits[device])}, device {device}"),
         ("devices", str(len(simulation.timings)), f"in {len(plan.stages)} stage{'s' * (len(plan.stages) > 1)}"),
     ]
     return element("dl", *(
@@ -84,9 +84,10 @@ def _facts(simulation: Simulation, plan: Plan, limit: float) -> str:
     ), class_="facts")  # fmt: skip
 
 
-def _alarm(simulation: Simulation, limit: float) -> list[str]:
-    over = [device for device, peak in simulation.peaks.items() if peak.total > limit]
-    words = f"It does not fit: devices {ranges(over)} need more than the {gib(limit)} that they have."
+def _alarm(simulation: Simulation, limits: Mapping[int, int]) -> list[str]:
+    over = [device for device, peak in simulation.peaks.items() if peak.total > limits[device]]
+    sizes = " or ".join(dict.fromkeys(gib(limits[device]) for device in over))
+    words = f"It does not fit: devices {ranges(over)} need more than the {sizes} that they have."
     return [element("p", words, class_="alarm", role="alert")] if over else []
 
 
@@ -109,13 +110,14 @@ def _shown(shown: Sequence[Lane], times: Timeline) -> list[str]:
     return found
 
 
-def _held(alike: Sequence[Lane], limit_inside: bool, limit: float) -> list[str]:
+def _held(alike: Sequence[Lane], above: Sequence[float]) -> list[str]:
     """What stands for what in the pictures of memory."""
     found = []
     if any(len(lane.devices) > 1 for lane in alike):
         found.append(f"Devices that hold the same are drawn once: {_grouped(alike)}.")
-    if not limit_inside:
-        found.append(f"The line of the limit, {gib(limit)}, is drawn at the top; it lies above this scale.")
+    if above:
+        sizes = " or ".join(map(gib, above))
+        found.append(f"The line of the limit, {sizes}, is drawn at the top; it lies above this scale.")
     return found
 
 

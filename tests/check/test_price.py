@@ -170,3 +170,32 @@ def test_the_text_with_a_prediction(check: Check) -> None:
     assert "heaviest device: " in out
     assert "the best plan: " in out
     assert " times as fast" in out
+
+
+def test_each_stage_is_held_against_its_own_devices(check: Check) -> None:
+    """What fits two devices of 80 GB and no two of 16 GB fits one of each: the stages are cut so, either way round."""
+    text = "--pipeline-model-parallel-size 2 --fp16 --micro-batch-size {} --global-batch-size {}\n"
+    question = ("--model", "gpt3-350m", "--devices", "2", "--seq", "1024", "--cluster")
+    limits = {"a100-80gb": 80 * GIB, "v100-16gb": 16 * GIB}
+
+    def asked(micro: int, first: str, second: str) -> dict[str, Any]:
+        return check({"args.txt": text.format(micro, 8 * micro)}, *question, f"1x{first}+1x{second}")
+
+    (finding,) = problems(asked(14, "v100-16gb", "v100-16gb"))
+    assert "and v100-16gb has 16.00 GiB" in finding["message"]
+    for names in (("a100-80gb", "v100-16gb"), ("v100-16gb", "a100-80gb"), ("a100-80gb", "a100-80gb")):
+        found = asked(14, *names)
+        assert problems(found) == []
+        stages = found["predicted"]["stages"]
+        assert all(stage["total"] <= limits[name] for stage, name in zip(stages, names, strict=True))
+        assert max(stage["total"] for stage in stages) > 16 * GIB
+        assert found["predicted"]["memory_limit_bytes"] == min(limits[name] for name in names)
+    # The head of 32 samples is too much for the smaller device; where that comes first, it has a few layers.
+    assert problems(asked(32, "v100-16gb", "a100-80gb")) == []
+    for micro, stage, names in ((32, 1, ("a100-80gb", "v100-16gb")), (64, 0, ("v100-16gb", "a100-80gb"))):
+        wrong = asked(micro, *names)
+        (finding,) = problems(wrong)
+        assert f"does not fit: stage {stage}" in finding["message"]
+        assert "a device, and v100-16gb has 16.00 GiB" in finding["message"]
+        assert wrong["predicted"]["memory_limit_bytes"] == 16 * GIB
+        assert wrong["predicted"]["heaviest_stage"] == stage

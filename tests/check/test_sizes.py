@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from partita.cluster import parse_cluster
 from partita.plugins.check.divide import sequence_factor
 from tests.check.command import Check, paths, problems
 
@@ -134,6 +135,18 @@ def test_c29_three_replicas_need_a_batch_that_three_divides(check: Check) -> Non
     check.write("cluster.json", CLUSTER)
     found = check({"ds.json": {"train_batch_size": 32}}, "--cluster", "cluster.json", "--tp", "2", status=1)
     assert problems(found)[0]["works"] == ["train_batch_size: 30", "train_batch_size: 33"]
+
+
+def test_ranks_of_unlike_nodes(check: Check) -> None:
+    found = check({"ds.json": DS}, "--cluster", "2xh100-80gb+2xa100-40gb", "--tp", "4", status=0)
+    assert found["resolved"]["rank_devices"] == ["h100-80gb"] * 2 + ["a100-40gb"] * 2
+    assert found["resolved"]["local_ranks"] == [0, 1, 0, 1]
+    (crossing,) = found["findings"]
+    # The slower of both nodes' links, inside and between.
+    kinds = parse_cluster("2xh100-80gb+2xa100-40gb").kinds
+    near = min(kind.intra_node.reached_bytes_per_second for kind in kinds)
+    far = min(kind.inter_node.reached_bytes_per_second for kind in kinds)
+    assert f"is {near / far:.3g} times slower" in crossing["message"]
 
 
 def test_more_processes_than_devices(check: Check) -> None:

@@ -167,14 +167,15 @@ def test_a_ring_has_the_ports_of_its_members(nodes, dp, tp, pp, tp_beside, dp_be
     cluster = replace(a100, nodes=nodes)
     where = place(cluster, dp, tp, pp)
     assert (where.tp_beside, where.dp_beside) == (tp_beside, dp_beside)
-    port, inside = (link.reached_bytes_per_second for link in (cluster.inter_node, cluster.intra_node))
+    port, inside = (link.reached_bytes_per_second for link in (cluster.kind.inter_node, cluster.kind.intra_node))
     for beside in (tp_beside, dp_beside):
         # Of B bytes a ring of n sends 2(n − 1)/n·B over each hop; a node's members share a hop between nodes.
-        assert cluster.link(True, beside).reached_bytes_per_second == pytest.approx(min(beside * port, inside))
-        assert cluster.link(True, beside).latency_seconds == cluster.inter_node.latency_seconds
-        assert cluster.link(False, beside) == cluster.link(False)
-    shared = replace(cluster, node_bytes_per_second=port * max(nodes) / 2)
-    assert shared.link(True, 2).bytes_per_second == pytest.approx(shared.node_bytes_per_second * 2 / max(nodes))
+        assert cluster.link(True, beside=beside).reached_bytes_per_second == pytest.approx(min(beside * port, inside))
+        assert cluster.link(True, beside=beside).latency_seconds == cluster.kind.inter_node.latency_seconds
+        assert cluster.link(False, beside=beside) == cluster.link(False)
+    together = port * max(nodes) / 2
+    shared = cluster.with_kinds(lambda kind: replace(kind, node_bytes_per_second=together))
+    assert shared.link(True, beside=2).bytes_per_second == pytest.approx(together * 2 / max(nodes))
 
 
 def test_a_cluster_grows_by_devices_or_by_nodes():

@@ -21,7 +21,7 @@ from partita.problem import Problem
 def shared(devices: int, cores: int | None) -> Cluster:
     """Processes that move 1e9 bytes a second through memory and do nothing else that takes time."""
     device = Device("process", 10**12, {"float32": 1e30}, 1e9, on_host=True)
-    return Cluster("test", (devices,), device, Link(1e30), Link(1e30), cores)
+    return Cluster.of("test", (devices,), device, Link(1e30), Link(1e30), cores)
 
 
 @pytest.mark.parametrize(
@@ -46,14 +46,14 @@ def test_processes_share_the_cores(devices, cores, busy, threads, slowdown):
 def test_messages_wait_for_a_core():
     device = Device("process", 1, {}, 1.0)
     link = Link(8e9, 1e-4, 0.5)
-    crowded = Cluster("c", (6,), device, link, link, cores=2).link(False)
+    crowded = Cluster.of("c", (6,), device, link, link, cores=2).link(False)
     assert (crowded.bytes_per_second, crowded.latency_seconds, crowded.efficiency) == (
         8e9 / 3,
         pytest.approx(3e-4),
         0.5,
     )
-    assert Cluster("c", (2,), device, link, link, cores=2).link(True) == link
-    assert Cluster("c", (6,), device, link, link).link(True) == link
+    assert Cluster.of("c", (2,), device, link, link, cores=2).link(True) == link
+    assert Cluster.of("c", (6,), device, link, link).link(True) == link
 
 
 def test_the_cores_of_this_machine_are_in_the_name():
@@ -127,7 +127,7 @@ def chain(blocks: int) -> Graph:
 @pytest.mark.parametrize(("dp", "cores", "expected"), [(1, 1, 4 * 0.5), (2, 2, 3 * 4 * 0.5), (2, 1, 2 * 3 * 4 * 0.5)])
 def test_each_parameter_costs_the_host_an_op_at_a_step_s_end(dp, cores, expected):
     device = Device("process", 10**12, {"float32": 1e30}, 1e9, on_host=True, op_seconds=0.5)
-    cluster = Cluster("test", (dp,), device, Link(1e30), Link(1e30), cores)
+    cluster = Cluster.of("test", (dp,), device, Link(1e30), Link(1e30), cores)
     fix = {"pp": 1, "dp": dp, "tp": 1, "micro_batch": 1, "recompute": "none", "zero": 0}
     found = plan(Problem(chain(4), cluster, dp, precision="fp32", target="partita", fix=fix))
     assert found.predicted.breakdown.sync_seconds == pytest.approx(expected)

@@ -25,7 +25,7 @@ def test_mpt_under_fsdp(kind, figures, rows, mean):
     some = [row for row in fsdp_rows.mpt_rows()[0] if row.device.startswith(kind)]
     assert len(some) == rows
     for row in some:
-        graph, *_ = fsdp_rows.graph_of(row.model, row.seq)
+        graph = fsdp_rows.model(row.model, row.seq).problem.graph
         assert sum(graph.tensor[name].elements for b in graph.blocks for name in b.parameters) == row.parameters
     assert np.abs(fsdp_rows.errors(some, figures)).mean() < mean
 

@@ -19,6 +19,7 @@ from partita.plugins.capture_huggingface import capture_config
 
 CONFIG = Path(__file__).parent.parent / "data" / "configs" / "gpt2-tiny.json"
 A100 = ("NVIDIA A100-SXM4-80GB", 80 * 10**9)
+H100 = ("NVIDIA H100 80GB HBM3", 80 * 10**9)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def plan(
 ) -> tuple[Plan, list[str]]:  # fmt: skip
     """For processes of this machine, each of which calls the model with two samples."""
     found = parse_key(key or {})
-    cluster = this_cluster(found, ranks, ranks, None)
+    cluster = this_cluster(found, [None] * ranks, ranks)
     config = {"train_micro_batch_size_per_gpu": 2, **(config or {})}
     return chosen(graph, cluster, found, read_request(config, cluster.devices, None, recompute))
 
@@ -136,9 +137,18 @@ def test_one_rank_has_no_pipeline(graph: Graph) -> None:
     ],
 )
 def test_the_cluster(key: dict[str, Any], ranks: int, local: int, gpu: Any, wanted: tuple[int, ...]) -> None:
-    found = this_cluster(parse_key(key), ranks, local, gpu)
+    found = this_cluster(parse_key(key), [gpu] * ranks, local)
     assert found.nodes == wanted
     assert found.devices == ranks
+
+
+def test_nodes_of_unlike_gpus() -> None:
+    found = this_cluster(parse_key({}), [H100, H100, A100, A100, A100, A100], 2)
+    assert (found.name, found.nodes) == ("1x2xh100-80gb+2x2xa100-80gb", (2, 2, 2))
+    named = this_cluster(parse_key({"cluster": "a100-80gb"}), [H100, A100], 2)
+    assert (named.nodes, named.device.name) == ((2,), "a100-80gb")
+    with pytest.raises(InputError, match="node 0 has devices of a100-80gb and h100-80gb; a node's devices must be"):
+        this_cluster(parse_key({}), [H100, A100], 2)
 
 
 @pytest.mark.parametrize(
@@ -152,12 +162,12 @@ def test_the_cluster(key: dict[str, Any], ranks: int, local: int, gpu: Any, want
 )
 def test_no_cluster(key: dict[str, Any], gpu: Any, words: list[str]) -> None:
     with pytest.raises(ValueError) as caught:
-        this_cluster(parse_key(key), 4, 4, gpu)
+        this_cluster(parse_key(key), [gpu] * 4, 4)
     assert [word for word in words if word not in str(caught.value)] == []
 
 
 def test_a_dry_run_may_be_for_more_devices_than_there_are(graph: Graph) -> None:
-    assert this_cluster(parse_key({"cluster": "2x8xh200", "dry_run": True}), 2, 2, None).devices == 16
+    assert this_cluster(parse_key({"cluster": "2x8xh200", "dry_run": True}), [None] * 2, 2).devices == 16
 
 
 @pytest.fixture

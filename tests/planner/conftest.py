@@ -41,7 +41,7 @@ def machine(devices=4, memory=10**12, bandwidth=1e9, latency=0.0) -> Cluster:
     """Devices that move 1e9 bytes a second through memory, in one node; no launch time, no framework overhead."""
     device = Device("test", memory, {"float32": 1e30, "bfloat16": 1e30}, 1e9)
     link = Link(bandwidth, latency)
-    return Cluster("test", (devices,), device, link, link)
+    return Cluster.of("test", (devices,), device, link, link)
 
 
 def problem(graph, cluster=None, batch=8, **given) -> Problem:

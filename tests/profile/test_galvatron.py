@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from partita.cli.options import problem
 from partita.cost.alike import alike
+from partita.cost.precision import peak_flops
 from partita.errors import InputError
 from partita.planner import plan
 from partita.planner.joint.kinds import BlockCut
@@ -43,8 +45,8 @@ def test_a_layer_takes_and_keeps_what_the_files_say(llama):
     times, memory = (json.loads((FOLDER / name).read_text()) for name in (COMPUTATION, MEMORY))
     for tp, micro in ((1, 1), (2, 4), (8, 12)):
         held = Way(pricing, Uniform(tp=tp, dp=8 // tp, micro=micro)).table.prices.held_bytes[0, :, 0]
-        costs, peak = pricing.kinds.costs(BlockCut(tp)), pricing.kinds.peak
-        device = question.cluster.device
+        costs, device = pricing.kinds.costs(BlockCut(tp)), question.cluster.device
+        peak = peak_flops(device, question.precision)
         layer = times[f"layertype_0_bsz{micro}_seq2048"] * 1e-3 * micro / tp
         assert costs[1].passes(device, peak, float(micro)) == pytest.approx((layer, 2 * layer))
         rest = times[f"layertype_other_bsz{micro}_seq2048"] * 1e-3 * micro / tp
@@ -54,7 +56,7 @@ def test_a_layer_takes_and_keeps_what_the_files_say(llama):
         last = memory["other_memory_pp_on_last_sp"]["2048"]["activation"][str(tp)]
         assert held[-1] == pytest.approx(last * MIB * micro)
     # 154.203 MiB a millisecond between 8 GPUs.
-    assert question.cluster.intra_node.reached_bytes_per_second == pytest.approx(154.203 * MIB * 1e3)
+    assert question.cluster.kind.intra_node.reached_bytes_per_second == pytest.approx(154.203 * MIB * 1e3)
 
 
 @pytest.mark.slow
@@ -65,7 +67,10 @@ def test_less_memory_takes_longer(llama):
     for gib, found in zip((36, 24, 16), plans, strict=True):
         assert max(found.predicted.peak_bytes.values()) <= gib * 2**30
         assert found.search.optimal
-        assert any("(Galvatron): 34 of 34 blocks are measured" in reason for reason in found.reasons)
+        # Of stages with each tp.
+        said = [re.search(r"\(Galvatron\): (\d+) of (\d+) blocks are measured", reason) for reason in found.reasons]
+        counts = [(int(one[1]), int(one[2])) for one in said if one]
+        assert [sum(each) for each in zip(*counts, strict=True)] == [34, 34]
     # All 64 samples by the layers' own times, without anything else: 64 · 32 · 3 · 3.9 ms over 8 GPUs.
     assert 64 * 32 * 3 * 3.9e-3 / 8 < steps[0] < 1.5 * 64 * 32 * 3 * 3.9e-3 / 8
 

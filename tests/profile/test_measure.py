@@ -14,6 +14,7 @@ import pytest
 from partita.cli.main import main
 from partita.cli.options import problem
 from partita.cost.alike import alike
+from partita.cost.precision import peak_flops
 from partita.planner.joint.kinds import BlockCut
 from partita.planner.joint.price import Pricing
 from partita.planner.joint.uniform import Uniform, Way
@@ -59,8 +60,9 @@ def test_a_plan_takes_what_was_measured(written):
     cluster = stated.cluster
     if cluster.threads != 1:
         pytest.skip("measured on one thread, and each of 4 processes has more here")
+    peak = peak_flops(cluster.device, "fp32")
     for tp in (1, 2):
-        layer = pricing.kinds.costs(BlockCut(tp))[1].passes(cluster.device, pricing.kinds.peak, 2.0)
+        layer = pricing.kinds.costs(BlockCut(tp))[1].passes(cluster.device, peak, 2.0)
         assert layer == pytest.approx((rows["gpt", tp, 2]["fwd_ms"] * 1e-3, rows["gpt", tp, 2]["bwd_ms"] * 1e-3))
     prices = Way(pricing, Uniform(dp=4, micro=2, micro_batches=2)).table.prices
     assert prices.held_bytes[0, 1, 0] == rows["gpt", 1, 2]["activation_bytes"]

@@ -10,6 +10,7 @@ import pytest
 from partita.cli.options import problem
 from partita.cluster import parse_cluster
 from partita.cost.alike import alike
+from partita.cost.precision import peak_flops
 from partita.errors import InputError
 from partita.planner import plan
 from partita.planner.joint.kinds import BlockCut
@@ -42,7 +43,7 @@ CANT_BE = {
 }  # fmt: skip
 
 
-def test_numbers_that_cant_be_are_found_and_two_rows_are_right():
+def test_c28_numbers_that_cant_be_are_found_and_two_rows_are_right():
     rows = [{"block": name, "flops": flops, "fwd_seconds": seconds} for name, (flops, seconds) in CANT_BE.items()]
     file = ProfileFile.model_validate({"device": "NVIDIA H100", "blocks": rows})
     found = {file.blocks[int(f.row[7:-1])].block: f for f in findings(file, 989e12)}
@@ -113,8 +114,8 @@ def test_a_measured_block_covers_its_range():
 def test_a_plan_takes_the_measured_blocks():
     stated = problem("gpt3-350m", "1xh200", None, 8, 2048, "bf16", "adam", None, "deepspeed", (), str(H200))
     pricing = Pricing(stated, alike(stated.graph))
-    prices, peak = Way(pricing, ONE).table.prices, pricing.kinds.peak
-    measured, device = stated.cluster.device.measured, stated.cluster.device
+    prices, device = Way(pricing, ONE).table.prices, stated.cluster.device
+    measured, peak = device.measured, peak_flops(device, stated.precision)
     # From the file, of 2 and 4 samples: 0.44429 and 0.55664 ms forward, 1.0084 and 1.5499 ms backward. By the host's
     # 38 microseconds for each of 10 ops forward takes no less than 0.38 ms.
     layer = pricing.kinds.costs(BlockCut(1))[1]
@@ -191,6 +192,24 @@ def test_a_link_is_what_collectives_took(tmp_path):
     # 2 devices: an all-reduce sends its bytes once, in 2 steps. 1 ms of latency in all, 1 GB/s.
     rows = [{"op": "all_reduce", "devices": 2, "bytes": size, "ms": 1 + size * 1e-6} for size in (1000, 10**6, 10**8)]
     found = profiled(parse_cluster("2xh200"), written(tmp_path, collectives=rows), "bf16")
-    assert found.intra_node.bytes_per_second == pytest.approx(1e9)
-    assert found.intra_node.latency_seconds == pytest.approx(0.5e-3)
-    assert found.inter_node == parse_cluster("2xh200").inter_node
+    assert found.kind.intra_node.bytes_per_second == pytest.approx(1e9)
+    assert found.kind.intra_node.latency_seconds == pytest.approx(0.5e-3)
+    assert found.kind.inter_node == parse_cluster("2xh200").kind.inter_node
+
+
+def test_a_profile_is_of_the_nodes_whose_device_it_names(tmp_path):
+    rows = [{"op": "all_reduce", "devices": 2, "bytes": size, "ms": 1 + size * 1e-6} for size in (1000, 10**8)]
+    path = written(tmp_path, blocks=[row()], collectives=rows)
+    before = parse_cluster("2xh200+2xa100-80gb")
+    found = profiled(before, path, "bf16")
+    assert [device.measured is not None for device in found.different_devices()] == [True, False]
+    assert found.kinds[0].intra_node.bytes_per_second == pytest.approx(1e9)
+    assert found.kinds[1] == before.kinds[1]
+    with pytest.raises(InputError, match='is of "NVIDIA H200", the cluster\'s device is a100-80gb and v100-32gb'):
+        profiled(parse_cluster("2xa100-80gb+2xv100-32gb"), path, "bf16")
+
+
+def test_the_reasons_say_of_which_devices_a_profile_is():
+    stated = problem("gpt3-350m", "1xh200+1xa100-80gb", None, 8, 2048, "bf16", "adam", None, "deepspeed", (), str(H200))
+    reason = next(reason for reason in plan(stated).reasons if reason.startswith("Profile"))
+    assert reason.endswith(" is of h200; stages on others, or on unlike ones, have the presets' figures.")

@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from partita.cluster import Cluster, Link, load_preset
+from partita.cluster import Cluster, Kind, Link, load_preset
 from partita.cost.collective import (
     all_gather_seconds,
     all_reduce_seconds,
@@ -20,6 +20,7 @@ from partita.redistribution import ArrayType, Layout, Mesh, Step
 from partita.redistribution.estimate import Estimate
 from partita.redistribution.exchange import Exchange
 from partita.redistribution.price import Load, Network, load
+from partita.redistribution.search import redistribution
 from partita.redistribution.space import Space
 from partita.redistribution.split import divided_ends
 from partita.redistribution.steps import all_gather, all_reduce, all_to_all, direct, mask, reduce_scatter, slice_
@@ -27,11 +28,12 @@ from tests.redistribution.literal import unevenness
 from tests.redistribution.problems import any_problem
 
 NEAR, FAR = Link(100e9, 1e-6, 0.5), Link(10e9, 5e-6)
+SLOW_NEAR, SLOW_FAR = Link(20e9, 2e-6), Link(5e9, 6e-6)
 ITEM = 2
 
 
 def cluster(nodes: int, devices: int, shared: float | None = None) -> Cluster:
-    return Cluster("two tiers", (devices,) * nodes, load_preset("h100-80gb").device(), NEAR, FAR, None, shared)
+    return Cluster.of("two tiers", (devices,) * nodes, load_preset("h100-80gb").device(), NEAR, FAR, None, shared)
 
 
 def kind(layout: str, mesh: str = "x=2,y=4", shape: tuple[int, ...] = (16, 32)) -> ArrayType:
@@ -101,7 +103,7 @@ def test_bytes_between_nodes_are_those_of_the_copies() -> None:
     for _ in range(150):
         problem = any_problem(random, sums=False)
         devices = max(*problem.source.mesh.devices, *problem.target.mesh.devices) + 1
-        fast = Cluster("no latency", (4,) * -(-devices // 4), cluster(1, 1).device, Link(100e9), Link(10e9))
+        fast = Cluster.of("no latency", (4,) * -(-devices // 4), cluster(1, 1).device, Link(100e9), Link(10e9))
         step = direct(problem.source, problem.target, fast.node_of)
         if step.op != "direct" or unevenness(step):
             continue
@@ -136,3 +138,22 @@ def test_the_least_is_never_more_than_the_price() -> None:
         assert elements == found.received.max()
         assert seconds <= found.seconds * (1 + 1e-12), str(problem)
         assert estimate.any_way(*ends) <= found.seconds * (1 + 1e-12), str(problem)
+
+
+def test_unlike_nodes_have_the_slowest_link_of_those_that_take_part() -> None:
+    """Nodes of four: within the slow one, within a fast one, between fast ones, and over all of them."""
+    device = cluster(1, 1).device
+    fast, slow = Kind(device, NEAR, FAR), Kind(device, SLOW_NEAR, SLOW_FAR)
+    mixed = Cluster("mixed", (4, 4, 4), (fast, slow, fast))
+    for devices, near, far in (
+        ((0, 1, 2, 3), NEAR, FAR), ((4, 5, 6, 7), SLOW_NEAR, SLOW_FAR), ((0, 1, 8, 9), NEAR, FAR),
+        ((0, 1, 4, 5), SLOW_NEAR, SLOW_FAR),
+    ):  # fmt: skip
+        network = Network.of(mixed, devices)
+        assert (network.near, network.far, network.port) == (near, far, far), devices
+        mesh = Mesh((("x", 4),), devices)
+        source, target = (ArrayType((64, 64), Layout.parse(text), mesh) for text in ("x,-", "-,-"))
+        crosses = len({device // 4 for device in devices}) > 1
+        found = redistribution(source, target, ITEM, mixed, allowed=frozenset({"all-gather"}), whole_axes=True)
+        wanted = all_gather_seconds(64 * 64 * ITEM, 4, far if crosses else near)
+        assert sum(step.seconds for step in found.steps) == pytest.approx(wanted), devices

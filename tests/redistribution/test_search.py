@@ -22,7 +22,7 @@ LINKS = Link(250e9, 5e-6), Link(25e9, 10e-6)
 
 
 def nodes(count: int, devices: int = 8) -> Cluster:
-    return Cluster("two tiers", (devices,) * count, load_preset("h100-80gb").device(), *LINKS)
+    return Cluster.of("two tiers", (devices,) * count, load_preset("h100-80gb").device(), *LINKS)
 
 
 def ops(answer: Redistribution) -> list[str]:

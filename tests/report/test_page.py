@@ -11,6 +11,7 @@ from itertools import pairwise
 import pytest
 
 from partita.cli.show import duration
+from partita.cluster import Cluster
 from partita.planner.words import gib
 from partita.simulate import Simulation
 from tests.report.pages import Step, heights, lanes, parsed, rectangles
@@ -78,19 +79,19 @@ def test_the_head_has_the_simulation_s_figures(name: str, request: pytest.Fixtur
         assert " ".join(reason.split()) in step.words
 
 
-@pytest.mark.parametrize("cluster", [None, "small"])
-def test_memory_is_as_high_as_it_is_held(two: Step, cluster: str | None) -> None:
+@pytest.mark.parametrize(("room", "over"), [((1.5, 1.5), None), ((0.99, 0.99), "0-1"), ((1.5, 0.9), "1")])
+def test_memory_is_as_high_as_it_is_held(two: Step, room: tuple[float, float], over: str | None) -> None:
     """The upper edge over every pixel against all moments; limit and peak at their bytes, below and above the limit."""
-    most = max(peak.total for peak in two.simulation.peaks.values())
-    limit = most - 1000 if cluster else 1.5 * most
-    device = replace(two.cluster.device, memory_bytes=limit)
-    step = Step(two.plan, replace(two.cluster, device=device), two.simulation)
+    limits = [int(share * two.simulation.peaks[number].total) for number, share in enumerate(room)]
+    kinds = [replace(two.cluster.kind, device=replace(two.cluster.device, memory_bytes=limit)) for limit in limits]
+    step = Step(two.plan, Cluster("two nodes", (1, 1), tuple(kinds)), two.simulation)
     pixels = step.width / step.simulation.step_seconds
     charts = lanes(step.pictures[1])
     assert charts.keys() == {0, 1}
     for number, chart in charts.items():
         peak = step.simulation.peaks[number]
         circle = chart.find("circle")
+        limit = limits[number]
         assert float(circle.get("cx")) == pytest.approx(peak.seconds * pixels, abs=0.0051)
         (line,) = (path for path in chart.iter("path") if path.get("class") == "limit")
         states = list(chart.iter("rect"))
@@ -113,7 +114,7 @@ def test_memory_is_as_high_as_it_is_held(two: Step, cluster: str | None) -> None
         assert f"peak {gib(peak.total)} at {duration(peak.seconds)}" in {
             t.text.split(" ·")[0] for t in chart.iter("text")
         }
-    assert ("It does not fit: devices 0 need more" in step.words) == (cluster is not None)
+    assert (f"It does not fit: devices {over} need more" in step.words) == (over is not None)
 
 
 def test_many_devices_that_do_the_same_are_one_lane(wide: Step) -> None:

@@ -28,13 +28,14 @@ def ports(cluster: Cluster, source: int, target: int) -> list[tuple[object, Frac
     """Names and bytes a second of what a message passes."""
     leaves, enters = cluster.node_of[source], cluster.node_of[target]
     if leaves == enters:
-        near = Fraction(cluster.intra_node.bytes_per_second)
+        near = Fraction(cluster.kinds[leaves].intra_node.bytes_per_second)
         return [(("out", source, "near"), near), (("in", target, "near"), near)]
-    far = Fraction(cluster.inter_node.bytes_per_second)
-    found: list[tuple[object, Fraction]] = [(("out", source, "far"), far), (("in", target, "far"), far)]
-    if cluster.node_bytes_per_second is not None:
-        both = Fraction(cluster.node_bytes_per_second)
-        found += [(("node out", leaves), both), (("node in", enters), both)]
+    found: list[tuple[object, Fraction]] = []
+    for way, device, node in (("out", source, leaves), ("in", target, enters)):
+        kind = cluster.kinds[node]
+        found.append(((way, device, "far"), Fraction(kind.inter_node.bytes_per_second)))
+        if kind.node_bytes_per_second is not None:
+            found.append(((f"node {way}", node), Fraction(kind.node_bytes_per_second)))
     return found
 
 
@@ -113,7 +114,8 @@ def brute(
                     task = queues[sender[0]][sender[1]]
                     bytes_left = Fraction(size(task))
                     same = cluster.node_of[sender[0]] == cluster.node_of[receiver[0]]
-                    latency = (cluster.intra_node if same else cluster.inter_node).latency_seconds
+                    kinds = [cluster.kinds[cluster.node_of[device]] for device in (sender[0], receiver[0])]
+                    latency = max((kind.intra_node if same else kind.inter_node).latency_seconds for kind in kinds)
                     flow = Flow(
                         Fraction(latency) if bytes_left else Fraction(0), bytes_left,
                         ports(cluster, sender[0], receiver[0]),

@@ -59,7 +59,7 @@ def machine(
 ) -> Cluster:
     """Nodes whose links take so many bytes a second; ``together``: what a node's devices share to the outside."""
     device = Device("test", 2**30, {"float32": 1.0}, 1.0)
-    return Cluster(
+    return Cluster.of(
         "test", tuple(nodes), device, Link(near, latency), Link(far, latency), node_bytes_per_second=together
     )
 

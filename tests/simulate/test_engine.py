@@ -8,6 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from partita.cluster import Cluster, Kind, Link
 from partita.errors import PlanError
 from partita.planner.joint.formula import step_seconds
 from partita.planner.joint.uniform import cut
@@ -77,11 +78,26 @@ def random_case(random: Random):
     return program, seconds, sizes, cluster
 
 
-def test_a_plain_simulation_agrees_on_200_random_programs():
+def unlike(random: Random, cluster: Cluster) -> Cluster:
+    """The same nodes, each with links of its own."""
+    speeds = [1.0, 2.0]
+    kinds = [
+        Kind(
+            kind.device, Link(random.choice(speeds), random.choice([0.0, 0.5])),
+            Link(random.choice(speeds) / 2, random.choice([0.0, 0.25])), random.choice([None, 0.5, 1.0]),
+        )
+        for kind in cluster.kinds
+    ]  # fmt: skip
+    return replace(cluster, kinds=tuple(kinds))
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_plain_simulation_agrees_on_200_random_programs(mixed):
     random = Random(5)
     shared = 0
     for _ in range(200):
         program, seconds, sizes, cluster = random_case(random)
+        cluster = unlike(random, cluster) if mixed else cluster
         found = execute(program, seconds, lambda t, sizes=sizes: sizes[t.tensor, t.what], Fabric(cluster))
         plain = brute(
             program, seconds, lambda task, sizes=sizes: sizes[task.transfer.tensor, task.transfer.what], cluster

@@ -29,7 +29,7 @@ def away(draft: Draft) -> None:
 
 def reached(host: float) -> Cluster:
     found = parse_cluster("1xa100-80gb")
-    return replace(found, device=replace(found.device, host_bytes_per_second=host))
+    return found.with_kinds(lambda kind: replace(kind, device=replace(kind.device, host_bytes_per_second=host)))
 
 
 def priced(function, host: float) -> Costs:

@@ -28,7 +28,8 @@ FORMULAS = {
 
 @dataclass(frozen=True)
 class StageNumbers:
-    """One stage: seconds of one micro-batch and of the step's end, bytes on each device at its peak."""
+    """One stage: seconds of one micro-batch and of the step's end, bytes on each device at its peak. Held against the
+    table's limit, so that what a device has less than that counts as taken."""
 
     forward: float
     backward: float

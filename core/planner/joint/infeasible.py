@@ -31,7 +31,8 @@ WORDS = {
 
 @dataclass(frozen=True)
 class Least:
-    """The answer that needs the least memory a device, of some tables."""
+    """The answer that needs the least memory a device, of some tables: on the largest device; smaller ones lack as much
+    as they would then."""
 
     pricing: Pricing
     family: Family
@@ -48,7 +49,6 @@ class Least:
 def refuse(pricing: Pricing, counts: Sequence[int]) -> Infeasible:
     """The error to raise where no answer to the pricing's problem on any of these numbers of devices fits the limit."""
     problem = pricing.problem
-    limit, device = problem.memory_limit, problem.cluster.device
     found = least_memory(pricing, counts)
     assert found is not None, "there are tables, and each has answers"
     behind = range(len(found.smallest.stages) - 1, -1, -1)
@@ -56,19 +56,27 @@ def refuse(pricing: Pricing, counts: Sequence[int]) -> Infeasible:
         stage_memory(found.pricing, found.family, found.table, stage, left)
         for stage, left in zip(found.smallest.stages, behind, strict=True)
     ]
-    stage = max(range(len(memories)), key=lambda s: memories[s].total)
+    stages = plan_stages(found.pricing, found.family, found.table, found.smallest.stages)
+    limits = [problem.memory_limit_of(stage.devices) for stage in stages]
+    stage = max(range(len(memories)), key=lambda s: memories[s].total - limits[s])
     chosen = found.smallest.stages[stage]
     blocks = problem.graph.blocks[chosen.start : chosen.stop]
     largest = max(memories[stage].items().items(), key=lambda item: item[1])
     span = f'"{blocks[0].name}"' if len(blocks) == 1 else f'"{blocks[0].name}" to "{blocks[-1].name}"'
-    needed = found.smallest.bytes
-    smallest = (
-        f"nothing fits {gib(limit)} a device on {counted(problem.cluster.devices)} ({device.name}): the least is "
-        f"{gib(needed)} a device ({needed:,} bytes)"
-    )
+    needed, limit = found.smallest.bytes, problem.largest_memory_limit
+    on = f"on {counted(problem.cluster.devices)} ({problem.cluster.device_names})"
+    if limit == problem.memory_limit:
+        smallest = f"nothing fits {gib(limit)} a device {on}: the least is {gib(needed)} a device ({needed:,} bytes)"
+        enough, most = f"With {gib(needed)} a device", needed
+    else:
+        smallest = (
+            f"nothing fits {gib(problem.memory_limit)} to {gib(limit)} a device {on}: each would need at least "
+            f"{gib(needed - limit)} more ({needed - limit:,} bytes)"
+        )
+        enough, most = f"With {gib(needed - limit)} more on each device", memories[stage].total
     reasons = [
-        f"With {gib(needed)} a device a plan exists: {found.words}.",
-        f"Stage {stage} binds (blocks {span}), and in it {WORDS[largest[0]]}: {gib(largest[1])} of {gib(needed)}.",
+        f"{enough} a plan exists: {found.words}.",
+        f"Stage {stage} binds (blocks {span}), and in it {WORDS[largest[0]]}: {gib(largest[1])} of {gib(most)}.",
         _state_sentence(pricing),
         _devices_sentence(pricing),
         _batch_sentence(pricing, counts),
@@ -122,20 +130,25 @@ def _tables(pricing: Pricing) -> Iterator[tuple[float, Family, JointTable]]:
 
 def state(pricing: Pricing) -> float:
     """Bytes of the whole model's state, on one device."""
-    constants = pricing.kinds.constants(BlockCut(1))
-    trained, frozen = (float(constants[name][pricing.kinds.of].sum()) for name in ("trained", "frozen"))
+    costs = [pricing.kinds.costs(BlockCut(1))[kind] for kind in pricing.kinds.of]
+    trained, frozen = float(sum(cost.trained for cost in costs)), float(sum(cost.frozen for cost in costs))
     per = state_bytes(pricing.problem.precision, pricing.problem.optimizer, 0, 1)
     return trained * per.total + frozen * per.parameters
 
 
+def framework_bytes(pricing: Pricing) -> int:
+    """The least that is taken on any device before any tensor exists."""
+    return min(device.framework_bytes for device in pricing.cluster.different_devices())
+
+
 def least_share(pricing: Pricing, devices: int) -> float:
     """Bytes that some device of so many holds, however the model's state is divided."""
-    return pricing.cluster.device.framework_bytes + state(pricing) / devices * (1 - 1e-9)
+    return framework_bytes(pricing) + state(pricing) / devices * (1 - 1e-9)
 
 
 def _state_sentence(pricing: Pricing) -> str:
     problem, size = pricing.problem, state(pricing)
-    each = problem.memory_limit - problem.cluster.device.framework_bytes
+    each = problem.memory_limit - problem.cluster.weakest().framework_bytes
     text = (
         f"The model's state is {gib(size)}; a perfect split over {counted(problem.cluster.devices)} would be "
         f"{gib(size / problem.cluster.devices)} each"
@@ -146,13 +159,13 @@ def _state_sentence(pricing: Pricing) -> str:
 
 
 def _devices_sentence(pricing: Pricing) -> str:
-    room = pricing.problem.memory_limit - pricing.cluster.device.framework_bytes
-    if room <= 0:
-        own = gib(pricing.cluster.device.framework_bytes)
-        return f"No number of such devices would do: the framework alone takes {own}."
+    framework, last = framework_bytes(pricing), pricing.cluster.kinds[-1].device
+    if pricing.problem.largest_memory_limit <= framework:
+        return f"No number of such devices would do: the framework alone takes {gib(framework)}."
     found = more_devices(pricing)
     if found is not None:
-        return f"{counted(found.pricing.devices)} of this kind would do, and no fewer: {found.words}."
+        kind = "of this kind" if pricing.cluster.device_names == last.name else f"(the further ones {last.name})"
+        return f"{counted(found.pricing.devices)} {kind} would do, and no fewer: {found.words}."
     return "No number of such devices that was tried would do with what is held."
 
 
@@ -163,12 +176,12 @@ def more_devices(pricing: Pricing) -> Least | None:
     step, cluster = held["tp"] * held["pp"] * held["dp"], problem.cluster
     if held.keys() <= problem.fix.keys():
         return None
-    room = problem.memory_limit - cluster.device.framework_bytes
+    room = problem.largest_memory_limit - framework_bytes(pricing)
     first = max(cluster.devices + 1, ceil(state(pricing) / room))
     first = ceil(first / step) * step
     for devices in range(first, first + STEPS * step, step):
         larger = replace(problem, cluster=cluster.resized(devices))
-        found = fitting(pricing.on(larger, devices), float(problem.memory_limit))
+        found = fitting(pricing.on(larger, devices), float(larger.largest_memory_limit))
         if found is not None:
             return found
     return None
@@ -189,7 +202,7 @@ def smaller_batch(pricing: Pricing, counts: Sequence[int]) -> Least | None:
     is their size that grows.
     """
     problem = pricing.problem
-    held, limit = problem.fix.get("micro_batches"), float(problem.memory_limit)
+    held, limit = problem.fix.get("micro_batches"), float(problem.largest_memory_limit)
     best: Least | None = None
     for devices in counts:
         if least_share(pricing, devices) > limit:

@@ -15,6 +15,8 @@ from partita.errors import divisors
 from partita.graph.model import ITEM_BYTES
 from partita.planner.joint.boundary import boundary_share
 from partita.planner.joint.kinds import Kinds
+from partita.planner.joint.manner import Manner
+from partita.planner.joint.manners import offered
 from partita.planner.joint.places import Places, places
 from partita.planner.joint.space import MOST_UNITS, Family, families
 from partita.planner.joint.table import JointTable, Prices
@@ -57,7 +59,12 @@ class Pricing:
     @cached_property
     def families(self) -> tuple[Family, ...]:
         """All families, in a fixed order."""
-        return tuple(families(self.problem, self.groups, self.devices, self.most_units))
+        return tuple(families(self.problem, self.groups, self.devices, self.most_units, self.manners))
+
+    @cached_property
+    def manners(self) -> tuple[Manner, ...]:
+        """What plugins offer beside the plain manner, for the one runtime that takes any."""
+        return offered(self.problem, self.groups) if self.problem.target == "partita" else ()
 
     @property
     def item_bytes(self) -> int:
@@ -86,17 +93,17 @@ class Pricing:
         """The table of a family for that many micro-batches."""
         where, samples = self.places(family), self.problem.global_batch // micro_batches
         fits = np.array([self._divides(samples, shape.dp) for shape in family.shapes])
-        ports = tuple(dict.fromkeys((shape.dp, shape.tp) for shape in family.shapes))
+        ports = tuple(dict.fromkeys((shape.dp, shape.width) for shape in family.shapes))
         forward, backward = self._transfers(ports, samples)
         return JointTable(
             prices=self.prices(family, micro_batches),
             units=np.array([shape.devices // family.unit for shape in family.shapes]),
-            port=np.array([ports.index((shape.dp, shape.tp)) for shape in family.shapes]),
+            port=np.array([ports.index((shape.dp, shape.width)) for shape in family.shapes]),
             prices_of=np.where(fits[:, None], where.of, -1),
             crosses=where.crosses,
             transfer_forward=forward,
             transfer_backward=backward,
-            memory_limit=float(self.problem.memory_limit),
+            memory_limit=float(self.problem.largest_memory_limit),
             micro_batches=micro_batches,
             most_stages=min(family.most_stages, len(self.groups.kinds)),
             schedule=schedule,
@@ -126,7 +133,11 @@ class Pricing:
         return self.ways(family).places
 
     def _transfers(self, ports: tuple[tuple[int, int], ...], samples: int) -> tuple[np.ndarray, np.ndarray]:
-        """[2, n + 1, P, P] each: seconds of a boundary, forward and backward, inside a node and between nodes."""
+        """[2, n + 1, P, P] each: seconds of a boundary, forward and backward, inside a node and between nodes.
+
+        Where nodes differ, each is over the slowest link that any of them has: which nodes a boundary lies between is
+        not asked.
+        """
         if (ports, samples) in self._moved:
             return self._moved[ports, samples]
         share = np.array([[boundary_share(*one, *other) for other in ports] for one in ports])

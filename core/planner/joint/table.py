@@ -26,8 +26,8 @@ class Prices:
     ``held_bytes`` (of a micro-batch in flight), ``temporary_bytes`` (while the block runs), ``sync`` (seconds once a
     step), ``enter_*`` and ``leave_*`` (where the block is the first or the last of its stage).
     [V, n, M, M]: ``change_*`` from the option of block i − 1 to that of block i, inside a stage; unused at i = 0.
-    [V]: ``base_bytes``, ``base_sync``. [V, n, n]: ``lent_*`` of block i in a stage that begins with block s, at
-    [v, s, i]: what it uses of parameters that an earlier stage owns.
+    [V]: ``base_bytes`` (and what the devices have less than the limit), ``base_sync``. [V, n, n]: ``lent_*`` of block i
+    in a stage that begins with block s, at [v, s, i]: what it uses of parameters that an earlier stage owns.
     """
 
     forward: np.ndarray
@@ -55,7 +55,8 @@ class JointTable:
     ``units``, ``port``: [K], of each shape. ``prices_of``: [K, U], −1 where a stage of the shape can't begin there.
     ``crosses``: [U + 1], whether a boundary before unit q is between nodes (0 or 1; the ends are unused).
     ``transfer_forward``, ``transfer_backward``: [2, n + 1, P, P], seconds of the boundary before block j, from port to
-    port, by ``crosses``. ``depth``: how many more micro-batches than 1F1B needs go ahead over each boundary.
+    port, by ``crosses``. ``memory_limit``: bytes of the largest device. ``depth``: how many more micro-batches than
+    1F1B needs go ahead over each boundary.
     """
 
     prices: Prices
