@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from partita.cluster import Cluster
 from partita.graph import Graph
-from partita.plan import Plan
+from partita.plan import SIMULATED, Plan
 from partita.planner.joint.engine import TIE, Answer
 from partita.planner.joint.formula import FORMULAS
 from partita.planner.joint.interleave import interleaved
@@ -37,10 +37,10 @@ def ranked(solved: Solved) -> Plan:
             left -= turns(plan)
             if left < 0:
                 break
-            plan = predicted(problem.graph, plan, problem.cluster)
+            plan = foretold(problem.graph, plan, problem.cluster)
             if any(peak > problem.memory_limit_of((device,)) for device, peak in plan.predicted.peak_bytes.items()):
                 continue
-            simulated += 1
+            simulated += _simulated(plan)
             if best is None or plan.predicted.step_seconds < best[1].predicted.step_seconds * (1 - TIE):
                 best = answer, plan
     except KeyboardInterrupt:
@@ -50,14 +50,17 @@ def ranked(solved: Solved) -> Plan:
         plan = solved.plan(solved.best)
         return replace(plan, reasons=(*reasons(solved, solved.best, plan), _not_simulated(plan)))
     answer, plan = best
+    if not _simulated(plan):
+        return replace(plan, reasons=(*reasons(solved, answer, plan), _not_simulated(plan)))
     said = _said(answer, solved.best, plan, simulated)
     return replace(plan, reasons=(*reasons(solved, answer, plan), said))
 
 
 def foretold(graph: Graph, plan: Plan, cluster: Cluster) -> Plan:
     """Any plan with the prediction of its simulation, as ranked plans have it; the formula's where that would take too
-    long."""
-    return plan if turns(plan) > TURNS else predicted(graph, plan, cluster)
+    long, and where the graph has too few samples for devices of a copy to divide them."""
+    divided = graph.samples % plan.sample_parts == 0
+    return predicted(graph, plan, cluster) if divided and turns(plan) <= TURNS else plan
 
 
 def turns(plan: Plan) -> int:
@@ -73,6 +76,10 @@ def _plans(solved: Solved) -> Iterator[tuple[Answer, Plan]]:
     others = sorted(solved.engine.others(solved.best, WITHIN, TABLES), key=lambda answer: answer.seconds)
     yield from ((solved.best, plan) for plan in interleaved(solved, solved.best))
     yield from ((answer, solved.plan(answer)) for answer in others)
+
+
+def _simulated(plan: Plan) -> bool:
+    return plan.predicted.breakdown.formula == SIMULATED
 
 
 def _said(answer: Answer, first: Answer, plan: Plan, simulated: int) -> str:
@@ -92,6 +99,5 @@ def _said(answer: Answer, first: Answer, plan: Plan, simulated: int) -> str:
 
 
 def _not_simulated(plan: Plan) -> str:
-    return (
-        f"Not simulated: a step has {turns(plan):,} turns. The time is the formula's; partita simulate plays the plan."
-    )
+    why = f"a step has {turns(plan):,} turns" if turns(plan) > TURNS else "devices of a copy divide its samples"
+    return f"Not simulated: {why}. The time is the formula's; partita simulate plays the plan."
