@@ -11,8 +11,10 @@ from partita.hooks import hookimpl
 if TYPE_CHECKING:
     import typer
 
+    from partita.cost.alike import Alike
     from partita.graph import Graph
     from partita.plan import Plan
+    from partita.planner.joint.manner import Manner
     from partita.problem import Problem
 
 
@@ -49,6 +51,13 @@ def partita_planner(problem: Problem, engine: str | None, seconds: float) -> Pla
     if engine is not None and engine not in ENGINES:
         return None
     return ranked(solve(problem, seconds, engine or "joint"))
+
+
+@hookimpl
+def partita_strategies(problem: Problem, groups: Alike) -> Iterable[Manner]:
+    from partita.planner.joint.manners import built_in
+
+    return tuple(built_in(problem, groups))
 
 
 # First, so that the verbs of others stand after these in the help.

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     import typer
 
     from partita.cluster import Cluster
+    from partita.cost.alike import Alike
     from partita.draft import Draft
     from partita.graph import Graph
     from partita.plan import Plan
+    from partita.planner.joint.manner import Manner
     from partita.problem import Problem
     from partita.redistribution import ArrayType, Step
     from partita.schedules import Schedule
@@ -97,6 +99,18 @@ def partita_planner(problem: Problem, engine: str | None, seconds: float) -> Pla
     ``engine`` is the one that the user asked for by name; None leaves the choice open. ``seconds``: after so many the
     best so far is wanted. The first engine that returns a plan wins; the exact joint planner comes last. None leaves
     the problem to the next engine; Infeasible says that nothing fits, and ends the search.
+    """
+
+
+@hookspec
+def partita_strategies(problem: Problem, groups: Alike) -> Iterable[Manner] | None:
+    """Manners in which blocks may run, beside plain data and tensor parallelism.
+
+    Called by the joint planner, once a search, for target partita alone: it runs any plan. Each
+    ``partita.planner.joint.manner.Manner`` joins the search with every ZeRO stage and recomputation, is priced by the
+    division that its strategy comes to, and stands in the plan as cuts and axes. ``groups`` are the blocks that are
+    alike, with their classes of dims. What is offered should be able to win on this problem: each manner makes the
+    search longer. None means that there is none to offer; two manners with one name are an error.
     """
 
 

@@ -32,8 +32,16 @@ def _parts(stage: Stage) -> Mapping[str, str]:
         "zero": "ZeRO " + " and ".join(map(str, zeros)),
         "micro": f"micro-batch of {samples}",
         "recompute": _recomputed(stage),
+        "axes": ", ".join(f"{axis.name}={axis.size}" for axis in stage.inner[:-1]),
+        "tokens": "tokens over tp" if any("tensor" in s.cut_axes("sequence") for s in stage.strategies) else "",
+        "turns": ", ".join(_in_turns(stage)),
         "form": f"samples over tp in {divided} of {len(stage.blocks)} blocks" if divided else "",
     }
+
+
+def _in_turns(stage: Stage) -> list[str]:
+    cut = {axis for strategy in stage.strategies for c in strategy.cuts for axis in c.axes}
+    return [f"{axis.name}={axis.size}" for axis in stage.other_axes if axis.kind == "turns" and axis.name in cut]
 
 
 def _recomputed(stage: Stage) -> str:

@@ -135,7 +135,7 @@ def _crossing(solved: Solved, answer: Answer) -> Iterator[str]:
     found: dict[int, list[int]] = {}
     for number, stage in enumerate(answer.found.stages):
         variant = places.variants[answer.table.prices_of[stage.shape, stage.unit]]
-        if variant.tensor.crosses:
+        if variant.along({"tensor"}).crosses:
             found.setdefault(variant.shape.tp, []).append(number)
     for tp, stages in found.items():
         where = "" if len(stages) == len(answer.found.stages) else f" of {numbered(stages)}"

@@ -20,6 +20,7 @@ from partita.cost import state_bytes
 from partita.cost.alike import Alike
 from partita.cost.block import BlockCost, divided_cost
 from partita.cost.crossing import Crossing, crossing
+from partita.cost.divide import division, whole_samples
 from partita.cost.division import AttentionKernel, Division, along_sequence, split
 from partita.cost.ending import update_seconds, update_start_seconds
 from partita.cost.precision import item_bytes, peak_flops
@@ -40,7 +41,6 @@ from partita.graph import Graph
 from partita.graph.flows import FLOWS
 from partita.plan import MemoryBytes, Plan, Stage, Strategy
 from partita.schedules import find
-from partita.simulate.divide import division
 
 
 @dataclass(frozen=True)
@@ -101,12 +101,9 @@ class Stages:
         return division(stage, block, strategy, classes, self.attention)
 
     def divided(self, stage: Stage, block: str, strategy: Strategy) -> tuple[Division, float]:
-        """The same with the samples whole, and a device's samples in units of the graph's: a block of a part of the
-        samples costs what a block of so many does. Not where what joins devices takes in all of their samples."""
-        found, ratio = self.division(stage, block, strategy), self.ratio(stage)
-        if found.samples == 1 or any(cut.joins for cut in found.classes):
-            return found, ratio
-        return replace(found, samples=1), ratio / found.samples
+        """The same with the samples whole, and a device's samples in units of the graph's."""
+        found, parts = whole_samples(self.division(stage, block, strategy))
+        return found, self.ratio(stage) / parts
 
     def cost(self, stage: Stage, block: str, strategy: Strategy) -> BlockCost:
         """A block's cost; blocks that are alike and divided alike share it."""

@@ -8,9 +8,7 @@ from math import ceil, fsum
 import numpy as np
 
 from partita.plan import (
-    BATCH_CUT,
     Breakdown,
-    Cut,
     MemoryBytes,
     Order,
     Plan,
@@ -27,9 +25,6 @@ from partita.planner.joint.lent import local_elements
 from partita.planner.joint.price import Pricing
 from partita.planner.joint.space import Family, Option, Shape
 from partita.planner.joint.table import Chosen, JointTable
-
-# The samples of a step, where the devices of a copy divide a copy's too.
-DIVIDED_CUT = Cut("batch", ("micro", "data", "tensor"))
 
 
 def build(
@@ -57,28 +52,24 @@ def plan_stages(pricing: Pricing, family: Family, table: JointTable, chosen: Seq
     blocks, samples = pricing.problem.graph.blocks, pricing.problem.global_batch // table.micro_batches
     found = []
     for number, stage in enumerate(chosen):
-        shape, first = family.shapes[stage.shape], stage.unit * family.unit
-        strategies = tuple(
-            strategy(pricing.classes(index), shape, family.options[m])
-            for index, m in enumerate(stage.options, stage.start)
-        )
+        shape, first = family.shapes[stage.shape], pricing.first + stage.unit * family.unit
+        options = [family.options[m] for m in stage.options]
+        strategies = tuple(strategy(pricing, index, shape, option) for index, option in enumerate(options, stage.start))
         names = tuple(block.name for block in blocks[stage.start : stage.stop])
         devices = tuple(range(first, first + shape.devices))
+        axes = tuple(dict.fromkeys((*shape.manner.axes, *(a for o in options for a in o.run(shape).axes))))
         found.append(
-            Stage(f"stage{number}", names, devices, shape.dp, shape.tp, samples, table.micro_batches, strategies)
+            Stage(f"stage{number}", names, devices, shape.dp, shape.tp, samples, table.micro_batches, strategies, axes)
         )
     return tuple(found)
 
 
-def strategy(classes: Sequence[str], shape: Shape, option: Option) -> Strategy:
-    """A block's strategy in a stage of a shape; ``classes`` are the names of its classes of dims."""
-    if shape.tp == 1:
-        cuts: tuple[Cut, ...] = (BATCH_CUT,)
-    elif option.form == "batch":
-        cuts = (DIVIDED_CUT,)
-    else:
-        cuts = (BATCH_CUT, *(Cut(name, ("tensor",)) for name in classes))
-    return Strategy(cuts, shape.zero, option.recompute)  # type: ignore[arg-type]
+def strategy(pricing: Pricing, block: int, shape: Shape, option: Option) -> Strategy:
+    """A block's strategy in a stage of a shape."""
+    stands = pricing.problem.graph.blocks[pricing.groups.kinds[block]]
+    found = option.run(shape).strategy(stands, pricing.classes(block), shape.tp, shape.zero, option.recompute)
+    assert found is not None, (stands.name, option)
+    return found
 
 
 def predict(

@@ -45,7 +45,10 @@ class Answer:
     @property
     def shapes(self) -> tuple[object, ...]:
         """What tells arrangements apart: the shapes of the stages, one after another."""
-        return tuple((shape.dp, shape.tp) for shape in (self.family.shapes[s.shape] for s in self.found.stages))
+        return tuple(
+            (shape.dp, shape.tp, shape.manner.name)
+            for shape in (self.family.shapes[s.shape] for s in self.found.stages)
+        )
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ class Engine:
         self.pricing, self.deadline = pricing, deadline
         self.families = pricing.families if families is None else families
         fixed = pricing.problem.fix.get("schedule")
-        self.limit = float(pricing.problem.memory_limit)
+        self.limit = float(pricing.problem.largest_memory_limit)
         graph = pricing.problem.graph
         # Blocks of one number have the same prices, whatever tp and form the tied ones are held to.
         tied = tied_blocks(graph) + 2 * owners(graph)
@@ -160,7 +163,9 @@ class Engine:
         pricing, family, count = self.pricing, task.family, task.micro_batches
         schedules = self.schedules if family.most_stages > 1 else self.schedules[:1]
         first = self._table(task, *schedules[0])
-        bases = base(first.prices)
+        used = np.zeros(len(first.prices.forward), dtype=bool)
+        used[first.prices_of[first.prices_of >= 0]] = True
+        bases = base(first.prices, used)
         bound = best(first, below, bases, relaxed=True, deadline=self.deadline)
         if bound is None:
             return None

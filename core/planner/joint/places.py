@@ -6,8 +6,11 @@ whose groups lie so: all that its prices ask of a place.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
+from itertools import combinations
+from math import prod
 
 import numpy as np
 
@@ -24,16 +27,22 @@ class Lies:
     beside: int
 
 
+ALONE = Lies(False, 1)
+
+
 @dataclass(frozen=True)
 class Variant:
-    """A shape, and how its groups lie: those of the axis ``tensor``, those of the copies, all devices of the stage.
-    ``makeup``: on which nodes they stand (``Cluster.makeup``)."""
+    """A shape, and how its groups lie, along each set of its axes. ``makeup``: on which nodes they stand
+    (``Cluster.makeup``)."""
 
     shape: Shape
-    tensor: Lies
-    data: Lies
-    all: Lies
+    groups: tuple[tuple[frozenset[str], Lies], ...]
     makeup: frozenset[tuple[int, int]]
+
+    def along(self, axes: Iterable[str]) -> Lies:
+        """How the groups along those of the axes lie that the shape has; of single devices where it has none."""
+        there = frozenset(axes) & {name for name, _ in self.shape.axes}
+        return next((lies for names, lies in self.groups if names == there), ALONE)
 
 
 @dataclass(frozen=True)
@@ -47,31 +56,37 @@ class Places:
     crosses: np.ndarray
 
 
-def places(cluster: Cluster, family: Family) -> Places:
-    """The places of a family's shapes on a cluster."""
+def places(cluster: Cluster, family: Family, begin: int = 0) -> Places:
+    """The places of a family's shapes on a cluster's devices from ``begin`` on."""
     nodes = np.array(cluster.node_of)
     numbers: dict[Variant, int] = {}
     devices: list[range] = []
     found = np.full((len(family.shapes), family.units), -1)
 
     @cache
-    def lying(dp: int, tp: int, first: int) -> tuple[Lies, Lies, Lies, frozenset[tuple[int, int]]]:
-        grid = nodes[first : first + dp * tp].reshape(dp, tp)
-        tensor, data, whole = (
-            Lies(bool((groups != groups[:, :1]).any()), beside(groups))
-            for groups in (grid, grid.T, grid.reshape(1, -1))
-        )
-        return tensor, data, whole, cluster.makeup(range(first, first + dp * tp))
+    def lying(
+        axes: tuple[tuple[str, int], ...], first: int
+    ) -> tuple[tuple[tuple[frozenset[str], Lies], ...], frozenset[tuple[int, int]]]:
+        sizes = [size for _, size in axes]
+        grid = nodes[first : first + prod(sizes)].reshape(sizes)
+        groups = []
+        for count in range(1, len(axes) + 1):
+            for varied in combinations(range(len(axes)), count):
+                size = prod(sizes[at] for at in varied)
+                each = np.moveaxis(grid, varied, range(-count, 0)).reshape(-1, size)
+                lies = Lies(bool((each != each[:, :1]).any()), beside(each))
+                groups.append((frozenset(axes[at][0] for at in varied), lies))
+        return tuple(groups), cluster.makeup(range(first, first + prod(sizes)))
 
     for k, shape in enumerate(family.shapes):
         for unit in range(family.units - shape.devices // family.unit + 1):
-            first = unit * family.unit
-            variant = Variant(shape, *lying(shape.dp, shape.tp, first))
+            first = begin + unit * family.unit
+            variant = Variant(shape, *lying(shape.axes, first))
             if variant not in numbers:
                 numbers[variant] = len(numbers)
                 devices.append(range(first, first + shape.devices))
             found[k, unit] = numbers[variant]
-    used = nodes[: family.unit * family.units].reshape(family.units, family.unit)
+    used = nodes[begin : begin + family.unit * family.units].reshape(family.units, family.unit)
     crosses = np.zeros(family.units + 1, dtype=np.int64)
     if family.stages is None:
         # Which devices of two stages of any widths talk to each other isn't known here: the nearest ones say it.

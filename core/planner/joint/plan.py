@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from math import inf
+from dataclasses import dataclass, replace
+from math import inf, prod
 
+from partita.cluster import Cluster
 from partita.cost.alike import alike
 from partita.errors import PlanError
 from partita.plan import Plan, Search, SharedParameter, Stage, rounded
-from partita.planner.fix import check_fix
+from partita.planner.fix import PARALLEL, check_fix
 from partita.planner.joint.build import build, plan_stages, shared_parameters
-from partita.planner.joint.engine import Answer, Engine, Searched
+from partita.planner.joint.engine import TIE, Answer, Engine, Searched
 from partita.planner.joint.infeasible import least_share, refuse
 from partita.planner.joint.price import Pricing
 from partita.planner.joint.table import Chosen
+from partita.planner.joint.uniform import uniform_families
 from partita.problem import TARGETS, Problem
 
 # How many smaller device counts are tried where no plan can use all devices.
@@ -64,35 +66,68 @@ def solve(problem: Problem, seconds: float = inf, engine: str = "joint") -> Solv
     """
     groups = alike(problem.graph)
     check_fix(problem, groups)
-    deadline, some = time.monotonic() + seconds, False
     whole = Pricing(problem, groups)
-    for devices in device_counts(problem):
-        pricing = whole.on(problem, devices)
-        some = some or any(pricing.micro_batches(family) for family in pricing.families)
-        if least_share(whole, devices) > problem.largest_memory_limit:
-            continue
-        asked = ENGINES[engine](pricing, deadline)
-        searched = asked.search()
-        if searched.best is not None:
-            return Solved(asked, searched, searched.best)
-        if not searched.optimal:
-            if time.monotonic() > deadline:
-                raise PlanError(f"no plan was found within {seconds:g} seconds; a longer time limit may find one")
-            raise KeyboardInterrupt
-    if not some:
+    found = searched(whole, seconds, engine)
+    if found is not None:
+        return found
+    counts = list(device_counts(problem))
+    here = (whole.on(problem, devices) for devices in counts)
+    if not any(pricing.micro_batches(family) for pricing in here for family in pricing.families):
         held = ", ".join(f"{name}={value}" for name, value in problem.fix.items())
         raise PlanError(
             f"no plan for {problem.cluster.devices} devices, global batch {problem.global_batch} and "
             f"{len(problem.graph.blocks)} blocks keeps all of {held} ({TARGETS[problem.target].sentence})"
         )
-    raise refuse(whole, list(device_counts(problem)))
+    raise refuse(whole, counts)
+
+
+def searched(whole: Pricing, seconds: float = inf, engine: str = "joint", *, uniform: bool = False) -> Solved | None:
+    """The best answer to a pricing's problem as ``solve`` has it; None where nothing fits. ``uniform``: among stages
+    that are all alike."""
+    problem, deadline = whole.problem, time.monotonic() + seconds
+    for devices in device_counts(problem):
+        if least_share(whole, devices) > problem.largest_memory_limit:
+            continue
+        best: Solved | None = None
+        for first in begins(problem.cluster, devices):
+            pricing = whole.on(problem, devices, first)
+            if uniform:
+                asked = Engine(pricing, deadline, uniform_families(pricing))
+            else:
+                asked = ENGINES[engine](pricing, deadline)
+            found = asked.search()
+            if found.best is not None and (best is None or found.best.seconds < best.best.seconds * (1 - TIE)):
+                best = Solved(asked, found, found.best)
+            if not found.optimal:
+                if best is not None:
+                    bound = min(best.searched.bound_seconds, found.bound_seconds)
+                    return replace(best, searched=replace(best.searched, optimal=False, bound_seconds=bound))
+                if time.monotonic() > deadline:
+                    raise PlanError(f"no plan was found within {seconds:g} seconds; a longer time limit may find one")
+                raise KeyboardInterrupt
+        if best is not None:
+            return best
+    return None
+
+
+def begins(cluster: Cluster, devices: int) -> list[int]:
+    """Where so many neighbours may begin: at the first device, and where some are left over at the nodes whose devices
+    stand or are otherwise."""
+    found: dict[object, int] = {}
+    nodes = cluster.node_of
+    for first in range(cluster.devices - devices + 1):
+        if first == 0 or nodes[first] != nodes[first - 1]:
+            span = range(first, first + devices)
+            # Nodes from the first one's on, and what each of these is.
+            alike = tuple((nodes[at] - nodes[first], cluster.makeup((at,))) for at in span)
+            found.setdefault(alike, first)
+    return list(found.values())
 
 
 def device_counts(problem: Problem) -> Iterator[int]:
-    """Numbers of devices to try, all of them first; what tp, pp and dp hold must divide them."""
-    held = {name: int(problem.fix.get(name, 1)) for name in ("tp", "pp", "dp")}
-    product = held["tp"] * held["pp"] * held["dp"]
-    if held.keys() <= problem.fix.keys():
+    """Numbers of devices to try, all of them first; what is held of tp, pp, dp, cp and ep must divide them."""
+    product = prod(int(problem.fix.get(name, 1)) for name in PARALLEL)
+    if {"tp", "pp", "dp"} <= problem.fix.keys():
         yield product
         return
     largest = problem.cluster.devices // product

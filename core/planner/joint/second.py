@@ -34,10 +34,10 @@ def second(engine: Engine, best: Answer) -> Answer | None:
     return found
 
 
-def arranged(answer: Answer) -> set[tuple[int, int]]:
-    """The sizes (dp, tp) that an answer's stages have."""
+def arranged(answer: Answer) -> set[tuple[int, int, str]]:
+    """The sizes (dp, tp) and the manners that an answer's stages have."""
     return {_use(answer.family.shapes[stage.shape]) for stage in answer.found.stages}
 
 
-def _use(shape: Shape) -> tuple[int, int]:
-    return shape.dp, shape.tp
+def _use(shape: Shape) -> tuple[int, int, str]:
+    return shape.dp, shape.tp, shape.manner.name

@@ -5,9 +5,11 @@ What doesn't depend on the micro-batches (state, the end of a step) is found onc
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import permutations
+from math import prod
 
 import numpy as np
 
@@ -28,6 +30,7 @@ from partita.cost.stage import (
 from partita.cost.state import StateBytes, state_bytes
 from partita.planner.joint.kinds import BlockCut, Kinds
 from partita.planner.joint.lent import lent_elements, owners, tied_blocks
+from partita.planner.joint.manner import DIVIDED, PLAIN, Manner
 from partita.planner.joint.places import Lies, Places
 from partita.planner.joint.space import Family, Form, Option, selective_blocks
 from partita.planner.joint.table import Prices
@@ -35,17 +38,25 @@ from partita.planner.joint.table import Prices
 
 @dataclass(frozen=True)
 class Side:
-    """Blocks in one form: the cut of each variant's blocks, the devices of a copy that share its samples, constants by
-    name [V, kinds]; [V, kinds] of what doesn't depend on the samples. ``state``: bytes of parameters, gradients and
-    optimizer."""
+    """Blocks with one option: the cut of each variant's blocks; ``index``: [V], numbers of the variants that differ in
+    it or in their device. [V, kinds]: whether it is ``possible``, constants by name, and what doesn't depend on the
+    samples. ``state``: bytes of parameters, gradients and optimizer."""
 
     cuts: tuple[BlockCut, ...]
-    parts: np.ndarray
+    index: np.ndarray
+    possible: np.ndarray
     constants: Mapping[str, np.ndarray]
     gathered: np.ndarray
     scattered: np.ndarray
     state: tuple[np.ndarray, ...]
     sync: np.ndarray
+
+
+# Of ``Kinds.constants``, along each axis inside a copy.
+ALONG = (
+    "down_rounds", "down_bytes", "up_rounds", "up_bytes", "down_shared", "down_shared_bytes", "up_shared",
+    "up_shared_bytes", "trained",
+)  # fmt: skip
 
 
 class Ways:
@@ -64,15 +75,15 @@ class Ways:
             _column([getattr(s, name) for s in self.shapes]) for name in ("dp", "tp", "zero")
         )
         self.mixed = np.array([shape.mixed for shape in self.shapes])
-        variants = places.variants
         self.on = [kinds.device(devices) for devices in places.devices]
+        self.inner = tuple(dict.fromkeys(name for shape in self.shapes for name, _ in shape.axes[1:]))
+        self._groups: dict[frozenset[str], Group] = {}
+        self.data = self.group(frozenset(("data",)))
+        self._alike: dict[tuple[Form, Manner | None, bool], Side] = {}
+        self._sides: dict[Option, Side] = {}
         largest, limits = self.problem.largest_memory_limit, map(self.problem.memory_limit_of, places.devices)
         taken = [self.framework_bytes(v) + largest - limit for v, limit in enumerate(limits)]
         self.base_bytes = np.array(taken, dtype=float)
-        self.tensor = _group(self.cluster, self.tp, [variant.tensor for variant in variants], places)
-        self.data = _group(self.cluster, self.dp, [variant.data for variant in variants], places)
-        self.all = _group(self.cluster, self.dp * self.tp, [variant.all for variant in variants], places)
-        self._sides: dict[tuple[Form, bool], Side] = {}
         self._prices: dict[int, Prices] = {}
         self._lent_of: dict[tuple[tuple[int, ...], int], tuple[np.ndarray, np.ndarray]] = {}
 
@@ -86,9 +97,11 @@ class Ways:
         blocks = tied_blocks(self.problem.graph)[None, :, None]
         forms = np.array([option.form == tied[1] for option in self.family.options])
         odd = blocks & ((self.tp != tied[0])[:, :, None] | ~forms)
-        if self.family.stages is None:
+        odd = odd | (blocks & ~self._plainly_shared)
+        if self.family.stages is None or len({shape.dp for shape in self.shapes if shape.tp == tied[0]}) > 1:
             # From ZeRO 2 on all stages that share must have as many copies: here they may differ.
-            alone = self.dp * self.tp == self.family.unit * self.family.units
+            devices = _column([shape.devices for shape in self.shapes])
+            alone = devices == self.family.unit * self.family.units
             odd = odd | (owners(self.problem.graph)[None, :, None] & ((self.zero >= 2) & ~alone)[:, :, None])
         where = tuple(v for v, shape in enumerate(self.shapes) if shape.tp == tied[0])
         lent_bytes, lent_sync = self._lent(where, tied[0] if tied[1] == "tensor" else 1)
@@ -97,20 +110,38 @@ class Ways:
             lent_bytes=lent_bytes, lent_sync=lent_sync,
         )  # fmt: skip
 
+    @cached_property
+    def _plainly_shared(self) -> np.ndarray:
+        """[V, n, M]: whether a block's shared parameters lie in the pieces that plain blocks have."""
+        of, options = self.kinds.of, self.family.options
+        found = np.ones((len(self.shapes), len(of), len(options)), dtype=bool)
+        for m, option in enumerate(options):
+            side = self.side(option)
+            for v, (shape, cut) in enumerate(zip(self.shapes, side.cuts, strict=True)):
+                if cut.manner is not PLAIN and cut.manner is not DIVIDED:
+                    found[v, :, m] = self.kinds.shared_alike(cut, BlockCut(shape.tp))[of]
+        return found
+
+    def group(self, axes: frozenset[str]) -> Group:
+        """The devices of each variant that differ along some axes alone, those that it has."""
+        if axes not in self._groups:
+            sizes = _column([prod(size for name, size in shape.axes if name in axes) for shape in self.shapes])
+            lying = [variant.along(axes) for variant in self.places.variants]
+            self._groups[axes] = _group(self.cluster, sizes, lying, self.places)
+        return self._groups[axes]
+
     def _all(self, micro_batches: int) -> Prices:
         samples = self.problem.global_batch // micro_batches
-        divides = np.array([samples % shape.dp == 0 for shape in self.shapes])
+        divided = self.dp[:, 0].astype(int)
         shape = (len(self.shapes), len(self.kinds.of), len(self.family.options))
         found = {name: np.empty(shape) for name in ("forward", "backward", "held", "temporary", "fixed", "sync")}
         for m, option in enumerate(self.family.options):
             for name, values in self._block(option, micro_batches).items():
                 found[name][:, :, m] = values
-            possible = divides & self.mixed if option.form == "batch" else divides
-            possible = possible & np.array([shape.recompute in (None, option.recompute) for shape in self.shapes])
-            if option.form == "batch":
-                # Its devices divide a copy's samples.
-                possible = possible & np.array([samples % s.devices == 0 for s in self.shapes])
-            found["forward"][~possible, :, m] = found["backward"][~possible, :, m] = np.inf
+            side = self.side(option)
+            parts = np.array([cut.manner.parts(cut.tp) for cut in side.cuts])
+            possible = (side.possible & (samples % (divided * parts) == 0)[:, None])[:, self.kinds.of]
+            found["forward"][~possible, m] = found["backward"][~possible, m] = np.inf
             if option.recompute == "selective":
                 none = ~selective_blocks(self.problem.graph)
                 found["forward"][:, none, m] = found["backward"][:, none, m] = np.inf
@@ -131,16 +162,19 @@ class Ways:
     def turns(self, option: Option, micro_batches: int) -> Turn:
         """[V, kinds]: the turns of every kind of block with an option."""
         side, samples = self.side(option), self.problem.global_batch // micro_batches
-        ratio = samples / self.dp / self.problem.graph.samples / side.parts
+        ratio = samples / self.dp / self.problem.graph.samples / side.constants["parts"]
         forward, backward, repeated, _ = self._measured(side, samples)
         slow = self.slowdown(micro_batches)
         added = side.constants["accumulated"] if micro_batches > 1 else 0.0
-        down = self.tensor.seconds(side.constants["down_rounds"], side.constants["down_bytes"] * ratio)
-        up = self.tensor.seconds(side.constants["up_rounds"], side.constants["up_bytes"] * ratio)
-        if option.form == "batch":
-            down_count, down_bytes, up_count, up_bytes = self.kinds.shared
-            down = down + self.tensor.seconds(2 * down_count, 2 * down_bytes)
-            up = up + self.tensor.seconds(2 * up_count, 2 * up_bytes)
+        down = up = 0.0
+        for axis in self.inner:
+            group, of = self.group(frozenset((axis,))), side.constants
+            down = down + group.seconds(of[f"down_rounds of {axis}"], of[f"down_bytes of {axis}"] * ratio)
+            up = up + group.seconds(of[f"up_rounds of {axis}"], of[f"up_bytes of {axis}"] * ratio)
+            if of[f"down_shared of {axis}"].any() or of[f"up_shared of {axis}"].any():
+                # Whatever the samples.
+                down = down + group.seconds(of[f"down_shared of {axis}"], of[f"down_shared_bytes of {axis}"])
+                up = up + group.seconds(of[f"up_shared of {axis}"], of[f"up_shared_bytes of {axis}"])
         computed = Computed(forward * slow, (backward + added) * slow, repeated * slow)
         trains, full = side.constants["trains"], option.recompute == "full"
         return turn(computed, down, up, side.gathered, side.scattered, trains, full)
@@ -149,7 +183,7 @@ class Ways:
         """[V, n] each: every block with an option."""
         of, full = self.kinds.of, option.recompute == "full"
         side, samples = self.side(option), self.problem.global_batch // micro_batches
-        ratio = samples / self.dp / self.problem.graph.samples / side.parts
+        ratio = samples / self.dp / self.problem.graph.samples / side.constants["parts"]
         made, trains, kept = (
             self.turns(option, micro_batches),
             side.constants["trains"],
@@ -159,7 +193,7 @@ class Ways:
             side.constants["temporary"] * ratio, kept, side.constants["running"] * ratio, side.constants["trained"],
             side.constants["frozen"], self.per.parameters, self.zero, trains, back=full,
         )  # fmt: skip
-        entering = self.crossing.forward_bytes[:-1] * ratio
+        entering = self.crossing.forward_bytes[:-1] * (ratio / side.constants["pieces"])[:, of]
         return {
             "forward": made.forward[:, of], "backward": made.backward[:, of], "temporary": temporary[:, of],
             "held": held_bytes(kept[:, of], entering, trains[:, of], full), "sync": side.sync[:, of],
@@ -175,18 +209,22 @@ class Ways:
         return self.cluster.slowdown(self.devices * micro_batches / (micro_batches + stages - 1))
 
     def side(self, option: Option) -> Side:
-        """Blocks in the form of an option."""
-        selective = option.recompute == "selective"
-        key = (option.form, selective)
-        if key not in self._sides:
-            self._sides[key] = self._side(option.form, selective)
-        return self._sides[key]
+        """Blocks with an option; what a backward pass computes again but attention's inside changes nothing here."""
+        if option not in self._sides:
+            key = option.form, option.manner, option.recompute == "selective"
+            if key not in self._alike:
+                self._alike[key] = self._side(option, key[2])
+            found, goes = self._alike[key], np.array([option.goes(shape) for shape in self.shapes])
+            self._sides[option] = replace(found, possible=found.possible & goes[:, None])
+        return self._sides[option]
 
-    def _side(self, form: Form, selective: bool) -> Side:
-        cuts = tuple(BlockCut(shape.tp if form == "tensor" else 1, selective) for shape in self.shapes)
+    def _side(self, option: Option, selective: bool) -> Side:
+        cuts = tuple(BlockCut(shape.tp, selective, option.run(shape)) for shape in self.shapes)
         index, rows = _numbered(tuple(zip(cuts, self.on, strict=True)))
         each = [self.kinds.constants(*row) for row in rows]
-        constants = {name: np.stack([found[name] for found in each])[index] for name in each[0]}
+        nothing = np.zeros(len(self.kinds.first))
+        names = [*each[0], *(f"{name} of {axis}" for axis in self.inner for name in ALONG)]
+        constants = {name: np.stack([found.get(name, nothing) for found in each])[index] for name in names}
         trained, frozen, item = constants["trained"], constants["frozen"], self.per.parameters
         gathered, scattered = weight_seconds(trained, frozen, item, self.zero, self.data)
         asked, tensors = (self.problem.precision, self.problem.optimizer), constants["tensors"]
@@ -194,72 +232,121 @@ class Ways:
             update_seconds(device, *asked, trained, tensors, self.zero, self.dp) for device in self.kinds.devices
         ]
         updated = np.stack(by_device)[self.on, np.arange(len(self.on))]
-        ends = self.ending(form).seconds(trained * item, self.zero)
+        ends = sum(
+            np.where(here, np.sum(self.ending(axes).seconds(elements * item, self.zero), axis=0), 0.0)
+            for axes, here, elements in self._summed(cuts, constants)
+        )
         return Side(
-            cuts, np.ones_like(self.tp) if form == "tensor" else self.tp, constants, gathered, scattered,
+            cuts, index, constants["offered"].astype(bool), constants, gathered, scattered,
             state=state_bytes_of(trained, frozen, self.per, self.zero, self.dp),
-            sync=sum(ends) + updated * self.cluster.slowdown(self.devices),
+            sync=ends + updated * self.cluster.slowdown(self.devices),
         )  # fmt: skip
 
-    def ending(self, form: Form) -> Ending:
-        """The groups of a step's end: where the samples are divided along tensor, gradients are added up along it."""
-        if form == "batch":
-            return Ending(self.data, self.all, self.tensor)
-        return Ending(self.data, self.data, Group(np.ones_like(self.dp), 0.0, 1.0))
+    def _summed(
+        self, cuts: Sequence[BlockCut], constants: Mapping[str, np.ndarray]
+    ) -> Iterator[tuple[frozenset[str], np.ndarray, np.ndarray]]:
+        """The axes inside a copy along which gradients are added up, of which variants [V, 1], and how many elements of
+        each block [V, kinds]. Parameters in pieces along one of the axes that divide samples or tokens are not added up
+        along that one."""
+        flows = [cut.manner.flows(cut.tp) for cut in cuts]
+        for wide in dict.fromkeys(flows):
+            here = np.array([found == wide for found in flows])[:, None]
+            rest = constants["trained"]
+            for axis in sorted(wide):
+                own = constants[f"trained of {axis}"]
+                if (own * here).any():
+                    rest = rest - own
+                    yield wide - {axis}, here, own
+            yield wide, here, rest
+
+    def ending(self, axes: frozenset[str]) -> Ending:
+        """The groups of a step's end, for gradients that are added up along axes inside a copy too."""
+        return Ending(self.data, self.group(axes | {"data"}), self.group(axes))
+
+    def _paid(self) -> Iterator[tuple[frozenset[str], np.ndarray]]:
+        """The axes inside a copy along which gradients are added up, and which variants [V, 1] pay latency for that."""
+        for option, applies in ((Option(), np.ones_like(self.mixed)), (Option(form="batch"), self.mixed)):
+            side = self.side(option)
+            for axes, here, elements in self._summed(side.cuts, side.constants):
+                yield axes, here & applies[:, None] & (elements > 0).any(axis=1, keepdims=True)
+
+    def summed_along(self, variant: int) -> set[frozenset[str]]:
+        """The sets of axes inside a copy along which a stage may add up gradients."""
+        return {axes for axes, paid in self._paid() if paid[variant, 0]}
 
     @cached_property
     def base_sync(self) -> np.ndarray:
         """[V]: what the end of a step takes however little there is to add up and to update; of both forms if mixed."""
-        plain, divided = (
-            np.sum(self.ending(form).seconds(0.0, self.zero, rounds=1), axis=0)[:, 0] for form in ("tensor", "batch")
-        )
+        total = np.zeros_like(self.dp)
+        for axes, paid in self._paid():
+            latency = np.sum(self.ending(axes).seconds(0.0, self.zero, rounds=1), axis=0)
+            total = total + np.where(paid, latency, 0.0)
         starts = [update_start_seconds(device, self.problem.optimizer) for device in self.kinds.devices]
         start = np.array(starts)[self.on]
-        return plain + np.where(self.mixed, divided, 0.0) + start * self.cluster.slowdown(self.devices)
+        return total[:, 0] + start * self.cluster.slowdown(self.devices)
 
     def _measured(self, side: Side, samples: int) -> np.ndarray:
         """[4, V, kinds]: see ``Kinds.measures``; zero where the devices don't divide a turn's samples."""
-        divided = (self.dp * side.parts)[:, 0].astype(int).tolist()
+        copies, parts = self.dp[:, 0].astype(int).tolist(), [cut.manner.parts(cut.tp) for cut in side.cuts]
         wanted = tuple(
-            None if samples % parts else (cut, samples // parts, number)
-            for cut, parts, number in zip(side.cuts, divided, self.on, strict=True)
+            None if samples % (dp * of) else (at, samples // dp)
+            for dp, of, at in zip(copies, parts, side.index.tolist(), strict=True)
         )
         index, rows = _numbered(wanted)
         none = np.zeros((4, len(self.kinds.first)))
-        return np.stack([none if row is None else self.kinds.measures(*row) for row in rows], axis=1)[:, index]
+        first = {at: v for v, at in reversed(list(enumerate(side.index.tolist())))}
+        each = [
+            none if row is None else self.kinds.measures(side.cuts[first[row[0]]], row[1], self.on[first[row[0]]])
+            for row in rows
+        ]
+        return np.stack(each, axis=1)[:, index]
+
+    @cached_property
+    def _flows(self) -> tuple[list[frozenset[str]], np.ndarray]:
+        """The sets of axes inside a copy that divide samples or tokens, and [V, M], which a block has."""
+        options = self.family.options
+        found = [option.run(shape).flows(shape.tp) for shape in self.shapes for option in options]
+        index, sets = _numbered(found)
+        return sets, index.reshape(len(self.shapes), len(options))
 
     def _ends(self, samples: int) -> dict[str, np.ndarray]:
-        """[V, n, M] each: where a stage's first or last block has pieces of a copy's samples, what stages hand each
-        other is put together: values after the last block, their gradients before the first."""
-        crossing, n = self.crossing, len(self.kinds.of)
-        nothing = np.zeros((len(self.shapes), n, len(self.family.options)))
-        batch = np.array([option.form == "batch" for option in self.family.options])
-        if not batch.any():
-            return dict.fromkeys(("enter_forward", "enter_backward", "leave_forward", "leave_backward"), nothing)
+        """[V, n, M] each: where a stage's first or last block has pieces of a copy's samples or tokens, what stages
+        hand each other is put together: values after the last block, their gradients before the first."""
+        crossing, (sets, which) = self.crossing, self._flows
+        nothing = np.zeros((len(self.shapes), len(self.kinds.of), len(self.family.options)))
         ratio = samples / self.dp / self.problem.graph.samples
-        enter = self.tensor.seconds(crossing.backward_values[:-1], crossing.backward_bytes[:-1] * ratio)
-        leave = self.tensor.seconds(crossing.forward_values[1:], crossing.forward_bytes[1:] * ratio)
+        enter = leave = nothing
+        for number, axes in enumerate(sets):
+            if axes:
+                group, here = self.group(axes), (which == number)[:, None, :]
+                back = group.seconds(crossing.backward_values[:-1], crossing.backward_bytes[:-1] * ratio)
+                on = group.seconds(crossing.forward_values[1:], crossing.forward_bytes[1:] * ratio)
+                enter, leave = enter + back[:, :, None] * here, leave + on[:, :, None] * here
         return {
-            "enter_forward": nothing, "enter_backward": enter[:, :, None] * batch,
-            "leave_forward": leave[:, :, None] * batch, "leave_backward": nothing,
+            "enter_forward": nothing, "enter_backward": enter, "leave_forward": leave, "leave_backward": nothing,
         }  # fmt: skip
 
     def _changes(self, samples: int) -> dict[str, np.ndarray]:
         """[V, n, M, M] each: values are put together before a block that needs them whole, their gradients after one
         that had them whole; into pieces each device takes its own."""
-        options = self.family.options
-        batch = np.array([option.form == "batch" for option in options])
-        if not batch.any():
-            nothing = np.zeros((len(self.shapes), len(self.kinds.of), len(options), len(options)))
-            return {"change_forward": nothing, "change_backward": nothing}
+        crossing, (sets, which), count = self.crossing, self._flows, len(self.family.options)
+        nothing = np.zeros((len(self.shapes), len(self.kinds.of), count, count))
         ratio = samples / self.dp / self.problem.graph.samples
-        crossing = self.crossing
-        whole = self.tensor.seconds(crossing.forward_values[:-1], crossing.forward_bytes[:-1] * ratio)
-        gradient = self.tensor.seconds(crossing.backward_values[:-1], crossing.backward_bytes[:-1] * ratio)
-        return {
-            "change_forward": whole[:, :, None, None] * (batch[:, None] & ~batch[None, :]),
-            "change_backward": gradient[:, :, None, None] * (~batch[:, None] & batch[None, :]),
-        }
+        found = {"change_forward": nothing, "change_backward": nothing}
+        for (a, before), (b, after) in permutations(enumerate(sets), 2):
+            here = (which == a)[:, :, None] & (which == b)[:, None, :]
+            if not here.any():
+                continue
+            for name, pieces, needed, values, size in (
+                ("change_forward", before, after, crossing.forward_values, crossing.forward_bytes),
+                ("change_backward", after, before, crossing.backward_values, crossing.backward_bytes),
+            ):
+                if axes := pieces - needed:
+                    seconds = self.group(axes).seconds(
+                        values[:-1], size[:-1] * ratio / self.group(pieces & needed).size
+                    )
+                    found[name] = found[name] + seconds[:, :, None, None] * here[:, None]
+        return found
 
     def _lent(self, where: tuple[int, ...], parts: int) -> tuple[np.ndarray, np.ndarray]:
         """[V, n, n] each: bytes and seconds of what blocks use of parameters that an earlier stage owns, cut over

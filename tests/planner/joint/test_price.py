@@ -89,10 +89,10 @@ def check(prices: Pricing, answer: Answer) -> Plan:
         numbers, turns = stage_numbers(table, at, behind), priced.turns(stage)
         assert numbers.forward == pytest.approx(turns.forward, rel=1e-12)
         assert numbers.backward == pytest.approx(turns.backward, rel=1e-12)
-        shape, v = family.shapes[at.shape], int(table.prices_of[at.shape, at.unit])
+        v = int(table.prices_of[at.shape, at.unit])
         lent = float(table.prices.lent_sync[v, at.start, at.start : at.stop].sum())
-        if len(priced.trained(stage)) == 1 + shape.mixed:
-            # Latency is paid once for each form that a stage may have, also where its blocks own nothing to add up.
+        if len(priced.trained(stage)) == len(prices.ways(family).summed_along(v)):
+            # Latency is paid once for each way in which a stage may add gradients up, also where no block needs it.
             assert numbers.sync - lent == pytest.approx(sum(priced.ending(stage)), rel=1e-12)
         memory, held = priced.memory(index), table.held(behind)
         theirs = {**memory.items(), "activations": memory.activations * held}
@@ -340,11 +340,11 @@ def test_groups_that_cross_nodes_have_other_prices():
     assert family.stages is None
     where = prices.places(family)
     pair = family.shapes.index(Shape(1, 2))
-    crosses = [where.variants[v].tensor.crosses for v in where.of[pair] if v >= 0]
+    crosses = [where.variants[v].along({"tensor"}).crosses for v in where.of[pair] if v >= 0]
     assert crosses == [False, False, True, False, False]
     assert where.crosses.tolist() == [0, 0, 0, 1, 0, 0, 0]
     copies = family.shapes.index(Shape(3, 1))
-    assert [where.variants[v].data.crosses for v in where.of[copies] if v >= 0] == [False, True, True, False]
+    assert [where.variants[v].along({"data"}).crosses for v in where.of[copies] if v >= 0] == [False, True, True, False]
     table = prices.table(family, 2)
     fast, slow = table.prices_of[pair, 0], table.prices_of[pair, 2]
     layer = 1

@@ -1,8 +1,9 @@
-"""From a stage's axes and a block's strategy to the division that the cost room prices."""
+"""From a stage's axes and a block's strategy to the division that is priced, by the planner and by the simulator."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 from partita.cost.division import AttentionKernel, ClassCut, Division
@@ -51,3 +52,11 @@ def division(
         selective=strategy.recompute == "selective",
         attention=attention,
     )
+
+
+def whole_samples(found: Division) -> tuple[Division, int]:
+    """The division with the samples whole, and into how many parts it divides them: a block of a part of the samples
+    costs what a block of so many does. Not where what joins devices takes in all of their samples."""
+    if found.samples == 1 or any(cut.joins for cut in found.classes):
+        return found, 1
+    return replace(found, samples=1), found.samples
