@@ -171,10 +171,10 @@ def cluster_of(row: Row, figures: Figures | None) -> Cluster:
         return found
     curve = tuple((size, figures.product * size / (size + figures.half_gflop)) for size in SIZES)
     device = replace(
-        found.device, matmul_efficiency=(*curve, (0.0, curve[-1][1])), attention_efficiency=figures.attention,
+        found.kind.device, matmul_efficiency=(*curve, (0.0, curve[-1][1])), attention_efficiency=figures.attention,
         memory_efficiency=figures.memory,
     )  # fmt: skip
-    return replace(found, device=device)
+    return found.with_kinds(lambda kind: replace(kind, device=device))
 
 
 def predicted(row: Row, figures: Figures | None, again: bool | None = None) -> float:

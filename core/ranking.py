@@ -11,14 +11,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from partita.cluster import Cluster
+from partita.cost.precision import compute_dtype
+from partita.errors import PartitaError
 from partita.graph import Graph
-from partita.plan import SIMULATED, Plan
+from partita.hooks import plugins
+from partita.plan import Plan
 from partita.planner.joint.engine import TIE, Answer
 from partita.planner.joint.formula import FORMULAS
 from partita.planner.joint.interleave import interleaved
 from partita.planner.joint.plan import Solved
 from partita.planner.reasons import reasons
 from partita.planner.words import duration
+from partita.problem import Problem
 from partita.simulate.predict import predicted
 
 # What is simulated beside the best: answers that the formula gives up to so many times its seconds, of so many tables.
@@ -35,12 +39,15 @@ def ranked(solved: Solved) -> Plan:
     try:
         for answer, plan in _plans(solved):
             left -= turns(plan)
-            if left < 0:
+            graph = _graph(problem, plan)
+            if left < 0 or (graph is None and best is None):
                 break
-            plan = foretold(problem.graph, plan, problem.cluster)
+            if graph is None:
+                continue
+            plan = predicted(graph, plan, problem.cluster)
             if any(peak > problem.memory_limit_of((device,)) for device, peak in plan.predicted.peak_bytes.items()):
                 continue
-            simulated += _simulated(plan)
+            simulated += 1
             if best is None or plan.predicted.step_seconds < best[1].predicted.step_seconds * (1 - TIE):
                 best = answer, plan
     except KeyboardInterrupt:
@@ -48,19 +55,36 @@ def ranked(solved: Solved) -> Plan:
         pass
     if best is None:
         plan = solved.plan(solved.best)
-        return replace(plan, reasons=(*reasons(solved, solved.best, plan), _not_simulated(plan)))
+        why = _not_simulated(plan) if _graph(problem, plan) else _not_captured(plan)
+        return replace(plan, reasons=(*reasons(solved, solved.best, plan), why))
     answer, plan = best
-    if not _simulated(plan):
-        return replace(plan, reasons=(*reasons(solved, answer, plan), _not_simulated(plan)))
     said = _said(answer, solved.best, plan, simulated)
     return replace(plan, reasons=(*reasons(solved, answer, plan), said))
 
 
 def foretold(graph: Graph, plan: Plan, cluster: Cluster) -> Plan:
     """Any plan with the prediction of its simulation, as ranked plans have it; the formula's where that would take too
-    long, and where the graph has too few samples for devices of a copy to divide them."""
-    divided = graph.samples % plan.sample_parts == 0
-    return predicted(graph, plan, cluster) if divided and turns(plan) <= TURNS else plan
+    long."""
+    return plan if turns(plan) > TURNS else predicted(graph, plan, cluster)
+
+
+def _graph(problem: Problem, plan: Plan) -> Graph | None:
+    """The model with as many samples as the plan cuts them into: the problem's, or captured again by its name; None
+    where the name is no model's, or another's."""
+    graph, parts = problem.graph, plan.sample_parts
+    if graph.samples % parts == 0:
+        return graph
+    try:
+        found: Graph | None = plugins().hook.partita_capture(
+            model=graph.name, samples=parts, seq=graph.seq, dtype=compute_dtype(problem.precision)
+        )
+    except PartitaError:
+        return None
+    return found if found is not None and _parameters(found) == _parameters(graph) else None
+
+
+def _parameters(graph: Graph) -> list[tuple[str, dict[str, tuple[int, ...]]]]:
+    return [(block.name, {name: graph.tensor[name].shape for name in block.parameters}) for block in graph.blocks]
 
 
 def turns(plan: Plan) -> int:
@@ -76,10 +100,6 @@ def _plans(solved: Solved) -> Iterator[tuple[Answer, Plan]]:
     others = sorted(solved.engine.others(solved.best, WITHIN, TABLES), key=lambda answer: answer.seconds)
     yield from ((solved.best, plan) for plan in interleaved(solved, solved.best))
     yield from ((answer, solved.plan(answer)) for answer in others)
-
-
-def _simulated(plan: Plan) -> bool:
-    return plan.predicted.breakdown.formula == SIMULATED
 
 
 def _said(answer: Answer, first: Answer, plan: Plan, simulated: int) -> str:
@@ -99,5 +119,13 @@ def _said(answer: Answer, first: Answer, plan: Plan, simulated: int) -> str:
 
 
 def _not_simulated(plan: Plan) -> str:
-    why = f"a step has {turns(plan):,} turns" if turns(plan) > TURNS else "devices of a copy divide its samples"
-    return f"Not simulated: {why}. The time is the formula's; partita simulate plays the plan."
+    return (
+        f"Not simulated: a step has {turns(plan):,} turns. The time is the formula's; partita simulate plays the plan."
+    )
+
+
+def _not_captured(plan: Plan) -> str:
+    return (
+        f"Not simulated: stages divide a copy's samples {plan.sample_parts}-fold, the model was captured with fewer. "
+        "The time is the formula's; partita simulate --model MODEL plays the plan."
+    )

@@ -55,6 +55,22 @@ def _one_f_one_b(plan: Plan, index: int) -> Pace:
     return Pace(terms[name], name)
 
 
+# A stage whose pace or memory is so near the most that there is binds.
+NEAR_PACE, NEAR_MEMORY = 0.98, 0.95
+
+
+def binds(plan: Plan, index: int, limit: int | None) -> list[str]:
+    """What binds a stage: ``time`` or ``link`` where its pace is the slowest stage's, ``memory`` where hardly any of
+    ``limit`` bytes is left; ``nothing`` otherwise. Without a limit memory isn't judged."""
+    found, pace = paces(plan), paces(plan)[index]
+    said = []
+    if pace.seconds >= NEAR_PACE * max(each.seconds for each in found):
+        said.append("time" if pace.binds == "computation" else "link")
+    if limit is not None and plan.predicted.breakdown.stages[index].memory.total >= NEAR_MEMORY * limit:
+        said.append("memory")
+    return said or ["nothing"]
+
+
 def slowest(plan: Plan) -> int:
     """The index of the stage that sets the pace."""
     found = paces(plan)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,19 +15,23 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from partita.plan import Plan
+    from partita.planner.what_if import Asked
 
 EXAMPLES = """\b
 Examples:
   partita explain plan.json
+  partita explain one.json two.json
   partita explain gpt3-6.7b --cluster 4x8xa100-80gb --global-batch 512
 """
 
 
 def explain(
-    model: Annotated[
-        str,
+    models: Annotated[
+        list[str],
         typer.Argument(
-            metavar="PLAN.json|MODEL", show_default=False, help="A plan's file, or a model as in partita plan."
+            metavar="PLAN.json|MODEL...",
+            show_default=False,
+            help="A plan's file, two files to see what differs, or a model as in partita plan.",
         ),
     ],
     cluster: options.OfModelCluster = None,
@@ -40,10 +46,16 @@ def explain(
     profile: options.Profile = None,
     as_json: options.Json = False,
 ) -> None:
-    """Say why a plan is what it is: what binds in time and memory, stage by stage, and what the alternatives cost."""
-    from partita.cli import answer
+    """Say why a plan is what it is: what binds in time and memory, stage by stage, what the alternatives cost, and what
+    more memory, devices or samples would change. Of two plans, what differs.
+    """
+    from partita.cli import answer, asked_again
     from partita.errors import InputError
 
+    if len(models) > 1:
+        answer_difference(models, as_json)
+        return
+    (model,) = models
     if is_plan(model):
         given = {
             "--cluster": cluster, "--global-batch": global_batch, "--devices": devices, "--seq": seq,
@@ -56,20 +68,29 @@ def explain(
         from partita.plan import load_plan
 
         found = load_plan(model)
+        question, why = asked_again.problem_of(found, model)
     else:
         if model.endswith(".json") and not Path(model).exists():
             raise InputError(f"{model}: no such file")
         from partita.cli.plan import search
 
-        found, _ = search(
+        question, why = (
             options.problem_of_model(
                 model, cluster, devices, global_batch, seq, precision, optimizer, memory_gib, target, fix, profile
-            )
+            ),
+            "",
         )
+        found, _ = search(question)
+    asked = None
+    if question is not None:
+        from partita.planner import what_if
+
+        asked = what_if.asked(question)
+    limit = None if question is None else question.memory_limit
     if as_json:
-        answer.write_json(document(found))
+        answer.write_json(document(found, asked, limit, why))
     else:
-        answer.write(text(found))
+        answer.write(text(found, asked, limit, why))
 
 
 def is_plan(path: str) -> bool:
@@ -86,9 +107,27 @@ def is_plan(path: str) -> bool:
     return isinstance(value, dict) and "stages" in value
 
 
-def document(plan: Plan) -> dict[str, Any]:
-    """What ``--json`` prints."""
-    from partita.cli.binding import heaviest, paces, slowest
+def answer_difference(names: Sequence[str], as_json: bool) -> None:
+    """Print what differs between two plans' files."""
+    from partita.cli import answer, differing
+    from partita.errors import InputError
+    from partita.plan import load_plan
+
+    if odd := [name for name in names if not is_plan(name)]:
+        raise InputError(f'"{odd[0]}" is no plan\'s file; two files of plans can be told apart, or one MODEL explained')
+    if len(names) > 2:
+        raise InputError(f"{len(names)} plans: two at a time are told apart")
+    one, two = (load_plan(name) for name in names)
+    if as_json:
+        answer.write_json(differing.document(one, two))
+    else:
+        answer.write(differing.text(one, two, *names))
+
+
+def document(plan: Plan, asked: Asked | None, limit: int | None, why: str) -> dict[str, Any]:
+    """What ``--json`` prints. ``limit``: a device's bytes, where they are known; ``why``: why nothing was asked."""
+    from partita.cli import asked_again
+    from partita.cli.binding import binds, heaviest, paces, slowest
 
     costs, found = plan.predicted.breakdown.stages, paces(plan)
     cost, item = heaviest(plan)
@@ -102,18 +141,20 @@ def document(plan: Plan) -> dict[str, Any]:
         "stages": [
             {
                 "name": cost.name, "pace_seconds": pace.seconds, "term": pace.binds, "in_flight": cost.in_flight,
+                "binds": binds(plan, index, limit),
                 "memory": {**cost.memory.items(), "total": cost.memory.total},
             }
-            for cost, pace in zip(costs, found, strict=True)
+            for index, (cost, pace) in enumerate(zip(costs, found, strict=True))
         ],
         "reasons": list(plan.reasons),
-        "search": {"engine": plan.search.engine, "optimal": plan.search.optimal, "considered": plan.search.considered},
+        "search": asdict(plan.search),
+        "asked": {"why_not": why} if asked is None else asked_again.document(asked),
     }  # fmt: skip
 
 
-def text(plan: Plan) -> str:
-    """What is printed for people."""
-    from partita.cli import show
+def text(plan: Plan, asked: Asked | None, limit: int | None, why: str) -> str:
+    """What is printed for people; arguments as of ``document``."""
+    from partita.cli import asked_again, show
     from partita.cli.binding import heaviest, paces, slowest
 
     costs, found, slow = plan.predicted.breakdown.stages, paces(plan), slowest(plan)
@@ -124,24 +165,27 @@ def text(plan: Plan) -> str:
         f"Memory: {cost.name} is the heaviest, {cost.memory.total / options.GIB:.2f} GiB a device; "
         f"most of it is {item} ({cost.memory.items()[item] / options.GIB:.2f} GiB).",
     ]
+    again = asked_again.text(asked) if asked else [f"what ifs aren't asked: {why}"]
     return show.render(
         [
-            show.heading(plan), "", "what binds", *map(show.bullet, sentences), "", _times(plan), "", _memory(plan), "",
-            *show.reasons(plan), "", f"formula: {plan.predicted.breakdown.formula}", show.found(plan, None),
+            show.heading(plan), "", "what binds", *map(show.bullet, sentences), "", _times(plan, limit), "",
+            _memory(plan), "", *show.reasons(plan), "", *again, "", f"formula: {plan.predicted.breakdown.formula}",
+            show.found(plan, None),
         ]
     )  # fmt: skip
 
 
-def _times(plan: Plan) -> Table:
+def _times(plan: Plan, limit: int | None) -> Table:
     """Milliseconds of one micro-batch, by stage."""
     from partita.cli import show
-    from partita.cli.binding import paces
+    from partita.cli.binding import binds, paces
 
-    table = show.grid("ms a micro-batch", "forward", "backward", "transfer", "pace", "set by", "in flight")
-    for cost, pace in zip(plan.predicted.breakdown.stages, paces(plan), strict=True):
+    table = show.grid("ms a micro-batch", "forward", "backward", "transfer", "pace", "set by", "in flight", "binds")
+    for index, (cost, pace) in enumerate(zip(plan.predicted.breakdown.stages, paces(plan), strict=True)):
         transfer = cost.transfer_forward_seconds + cost.transfer_backward_seconds
         seconds = (cost.forward_seconds, cost.backward_seconds, transfer, pace.seconds)
-        table.add_row(cost.name, *(f"{1e3 * value:.4g}" for value in seconds), pace.binds, str(cost.in_flight))
+        numbers = (f"{1e3 * value:.4g}" for value in seconds)
+        table.add_row(cost.name, *numbers, pace.binds, str(cost.in_flight), " and ".join(binds(plan, index, limit)))
     return table
 
 

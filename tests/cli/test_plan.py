@@ -15,11 +15,12 @@ from partita.cli.main import main
 from partita.cli.options import problem
 from partita.cli.show import found
 from partita.graph import save_graph
-from partita.plan import load_plan
+from partita.plan import load_plan, plan_document
 from partita.planner import plan as planned
 from partita.plugins.capture_huggingface import capture_config
 
 BIG = ["gpt3-6.7b", "--cluster", "4x8xa100-80gb", "--global-batch", "512"]
+EXPLAINED = ["gpt3-125m", "--cluster", "1x4xa100-80gb", "--global-batch", "8"]
 KEYS = {
     "version", "model", "cluster", "target", "precision", "optimizer", "seq", "global_batch", "schedule", "order",
     "stages", "shared_parameters", "predicted", "reasons", "search",
@@ -87,11 +88,11 @@ def test_idle_devices_are_named(partita: Callable[..., str]) -> None:
 
 
 def test_explain_says_the_same_of_the_file_and_of_the_question(partita: Callable[..., str], tmp_path: Path) -> None:
-    partita("plan", *BIG, "-o", tmp_path / "plan.json")
-    assert partita("explain", tmp_path / "plan.json") == partita("explain", *BIG)
+    partita("plan", *EXPLAINED, "-o", tmp_path / "plan.json")
+    assert partita("explain", tmp_path / "plan.json") == partita("explain", *EXPLAINED)
     # A plan is known by its content: -o takes any name.
     (tmp_path / "my.plan").write_bytes((tmp_path / "plan.json").read_bytes())
-    assert partita("explain", tmp_path / "my.plan") == partita("explain", *BIG)
+    assert partita("explain", tmp_path / "my.plan") == partita("explain", *EXPLAINED)
     found = json.loads(partita("explain", tmp_path / "plan.json", "--json"))
     plan = load_plan(tmp_path / "plan.json")
     assert [stage["memory"]["total"] for stage in found["stages"]] == [
@@ -166,9 +167,14 @@ def test_both_engines_prove_the_same_time(partita: Callable[..., str]) -> None:
     assert joint["search"]["considered"] == miqp["search"]["considered"] > joint["search"]["pruned"]
 
 
-def test_out_of_time_the_best_so_far_with_its_gap(partita: Callable[..., str], tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_out_of_time_the_best_so_far_with_its_gap(tmp_path: Path) -> None:
     question = ["swin-56l", "--cluster", "16x8xa100-80gb", "--global-batch", "512", "--target", "partita"]
-    plan = json.loads(partita("plan", *question, "--time-limit", "3", "--json", "-o", tmp_path / "plan.json"))
+    # The first time that is enough for an answer is less than a tenth of what the proof takes.
+    limits = ("1", "2", "3", "4", "6", "8", "12")
+    file = str(tmp_path / "plan.json")
+    assert any(main(["plan", *question, "--time-limit", limit, "-o", file]) == 0 for limit in limits)
+    plan = plan_document(load_plan(file))
     search = plan["search"]
     assert not search["optimal"]
     assert 0 < search["bound_seconds"] < plan["predicted"]["step_seconds"]

@@ -43,7 +43,7 @@ CANT_BE = {
 }  # fmt: skip
 
 
-def test_numbers_that_cant_be_are_found_and_two_rows_are_right():
+def test_c28_numbers_that_cant_be_are_found_and_two_rows_are_right():
     rows = [{"block": name, "flops": flops, "fwd_seconds": seconds} for name, (flops, seconds) in CANT_BE.items()]
     file = ProfileFile.model_validate({"device": "NVIDIA H100", "blocks": rows})
     found = {file.blocks[int(f.row[7:-1])].block: f for f in findings(file, 989e12)}

@@ -100,7 +100,7 @@ class Engine:
         self.pricing, self.deadline = pricing, deadline
         self.families = pricing.families if families is None else families
         fixed = pricing.problem.fix.get("schedule")
-        self.limit = float(pricing.problem.memory_limit)
+        self.limit = float(pricing.problem.largest_memory_limit)
         graph = pricing.problem.graph
         # Blocks of one number have the same prices, whatever tp and form the tied ones are held to.
         tied = tied_blocks(graph) + 2 * owners(graph)

@@ -70,9 +70,10 @@ class Grid:
             for v in set(table.prices_of[shape].tolist()) - {-1}:
                 units[v] = min(units[v], float(table.units[shape]))
         passes = (each, table.prices.forward.min(axis=2), table.prices.backward.min(axis=2))
-        self.work = np.stack([
-            np.concatenate([[0.0], np.cumsum((of * units[:, None]).min(axis=0))]) for of in passes
-        ])  # fmt: skip
+        # A block may take no time: what no shape has is left out before it is multiplied.
+        had = np.isfinite(units)
+        work = [(of[had] * units[had, None]).min(axis=0, initial=np.inf) for of in passes]
+        self.work = np.stack([np.concatenate([[0.0], np.cumsum(each)]) for each in work])
         # Where a block can't be, the base path is infinite; here it is to leave those behind it as they are.
         real = np.where(np.isfinite(each), each, 0.0)
         self._least = np.concatenate([np.zeros((ways, 1)), np.cumsum(real, axis=1)], axis=1)

@@ -16,6 +16,7 @@ from partita.planner.joint.engine import Answer, Engine, Searched
 from partita.planner.joint.infeasible import least_share, refuse
 from partita.planner.joint.price import Pricing
 from partita.planner.joint.table import Chosen
+from partita.planner.joint.uniform import uniform_families
 from partita.problem import TARGETS, Problem
 
 # How many smaller device counts are tried where no plan can use all devices.
@@ -59,34 +60,43 @@ class Solved:
 def solve(problem: Problem, seconds: float = inf, engine: str = "joint") -> Solved:
     """The best answer under the stated formula (formula.py), within memory and the target's limits.
 
-    After so many ``seconds``, or at Ctrl-C, the best so far, marked as not optimal. ``engine``: one of
-    ``ENGINES``. PlanError for held decisions that can't be, Infeasible (with the least changes that would help) where
-    nothing fits.
+    After so many ``seconds``, or at Ctrl-C, the best so far, marked as not optimal. ``engine``: one of ``ENGINES``.
+    PlanError for held decisions that can't be, Infeasible (with the least changes that would help) where nothing fits.
     """
     groups = alike(problem.graph)
     check_fix(problem, groups)
-    deadline, some = time.monotonic() + seconds, False
     whole = Pricing(problem, groups)
-    for devices in device_counts(problem):
-        pricing = whole.on(problem, devices)
-        some = some or any(pricing.micro_batches(family) for family in pricing.families)
-        if least_share(whole, devices) > problem.largest_memory_limit:
-            continue
-        asked = ENGINES[engine](pricing, deadline)
-        searched = asked.search()
-        if searched.best is not None:
-            return Solved(asked, searched, searched.best)
-        if not searched.optimal:
-            if time.monotonic() > deadline:
-                raise PlanError(f"no plan was found within {seconds:g} seconds; a longer time limit may find one")
-            raise KeyboardInterrupt
-    if not some:
+    found = searched(whole, seconds, engine)
+    if found is not None:
+        return found
+    counts = list(device_counts(problem))
+    here = (whole.on(problem, devices) for devices in counts)
+    if not any(pricing.micro_batches(family) for pricing in here for family in pricing.families):
         held = ", ".join(f"{name}={value}" for name, value in problem.fix.items())
         raise PlanError(
             f"no plan for {problem.cluster.devices} devices, global batch {problem.global_batch} and "
             f"{len(problem.graph.blocks)} blocks keeps all of {held} ({TARGETS[problem.target].sentence})"
         )
-    raise refuse(whole, list(device_counts(problem)))
+    raise refuse(whole, counts)
+
+
+def searched(whole: Pricing, seconds: float = inf, engine: str = "joint", *, uniform: bool = False) -> Solved | None:
+    """The best answer to a pricing's problem as ``solve`` has it; None where nothing fits. ``uniform``: among stages
+    that are all alike."""
+    problem, deadline = whole.problem, time.monotonic() + seconds
+    for devices in device_counts(problem):
+        if least_share(whole, devices) > problem.largest_memory_limit:
+            continue
+        pricing = whole.on(problem, devices)
+        asked = Engine(pricing, deadline, uniform_families(pricing)) if uniform else ENGINES[engine](pricing, deadline)
+        found = asked.search()
+        if found.best is not None:
+            return Solved(asked, found, found.best)
+        if not found.optimal:
+            if time.monotonic() > deadline:
+                raise PlanError(f"no plan was found within {seconds:g} seconds; a longer time limit may find one")
+            raise KeyboardInterrupt
+    return None
 
 
 def device_counts(problem: Problem) -> Iterator[int]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+
+import numpy as np
 import pytest
 
 from partita.planner.joint import search
 from partita.planner.joint.formula import step_seconds
+from partita.planner.joint.table import Prices
 from partita.planner.joint.uniform import cut
 from tests.planner.joint.tables import chain_table
 
@@ -50,3 +54,11 @@ def test_round_trips_limit_1f1b_with_slow_transfers():
     # Two equal stages, transfers of 3 both ways: a micro-batch is back at stage 0 after 3 + 3 + 6, two are in flight.
     table = chain_table([1, 1], [2, 2], micro_batches=10, moved=([3], [3]))
     assert step_seconds(table, cut((0, 1, 2))) == 12 + 9 * 6
+
+
+def test_a_block_that_takes_no_time_beside_prices_that_no_shape_has():
+    one = chain_table([0, 4, 2], stages=2, micro_batches=2)
+    twice = {field.name: np.concatenate([getattr(one.prices, field.name)] * 2) for field in fields(one.prices)}
+    with np.errstate(invalid="raise"):
+        found = search.best(replace(one, prices=Prices(**twice)))
+    assert (found.seconds, sizes(found)) == (6 + 4, [2, 1])
