@@ -6,6 +6,7 @@ micro-batches in flight behind it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import fsum
 
@@ -55,18 +56,21 @@ def _one_f_one_b(plan: Plan, index: int) -> Pace:
     return Pace(terms[name], name)
 
 
+# The bytes that each of some devices may hold.
+Limit = Callable[[Iterable[int]], int]
 # A stage whose pace or memory is so near the most that there is binds.
 NEAR_PACE, NEAR_MEMORY = 0.98, 0.95
 
 
-def binds(plan: Plan, index: int, limit: int | None) -> list[str]:
+def binds(plan: Plan, index: int, limit: Limit | None) -> list[str]:
     """What binds a stage: ``time`` or ``link`` where its pace is the slowest stage's, ``memory`` where hardly any of
-    ``limit`` bytes is left; ``nothing`` otherwise. Without a limit memory isn't judged."""
+    its devices' ``limit`` is left; ``nothing`` otherwise. Without limits memory isn't judged."""
     found, pace = paces(plan), paces(plan)[index]
     said = []
     if pace.seconds >= NEAR_PACE * max(each.seconds for each in found):
         said.append("time" if pace.binds == "computation" else "link")
-    if limit is not None and plan.predicted.breakdown.stages[index].memory.total >= NEAR_MEMORY * limit:
+    size = plan.predicted.breakdown.stages[index].memory.total
+    if limit is not None and size >= NEAR_MEMORY * limit(plan.stages[index].devices):
         said.append("memory")
     return said or ["nothing"]
 

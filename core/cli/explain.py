@@ -14,6 +14,7 @@ from partita.cli import options
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from partita.cli.binding import Limit
     from partita.plan import Plan
     from partita.planner.what_if import Asked
 
@@ -86,7 +87,7 @@ def explain(
         from partita.planner import what_if
 
         asked = what_if.asked(question)
-    limit = None if question is None else question.memory_limit
+    limit = None if question is None else question.memory_limit_of
     if as_json:
         answer.write_json(document(found, asked, limit, why))
     else:
@@ -124,8 +125,8 @@ def answer_difference(names: Sequence[str], as_json: bool) -> None:
         answer.write(differing.text(one, two, *names))
 
 
-def document(plan: Plan, asked: Asked | None, limit: int | None, why: str) -> dict[str, Any]:
-    """What ``--json`` prints. ``limit``: a device's bytes, where they are known; ``why``: why nothing was asked."""
+def document(plan: Plan, asked: Asked | None, limit: Limit | None, why: str) -> dict[str, Any]:
+    """What ``--json`` prints. ``limit``: devices' bytes, where they are known; ``why``: why nothing was asked."""
     from partita.cli import asked_again
     from partita.cli.binding import binds, heaviest, paces, slowest
 
@@ -152,7 +153,7 @@ def document(plan: Plan, asked: Asked | None, limit: int | None, why: str) -> di
     }  # fmt: skip
 
 
-def text(plan: Plan, asked: Asked | None, limit: int | None, why: str) -> str:
+def text(plan: Plan, asked: Asked | None, limit: Limit | None, why: str) -> str:
     """What is printed for people; arguments as of ``document``."""
     from partita.cli import asked_again, show
     from partita.cli.binding import heaviest, paces, slowest
@@ -175,7 +176,7 @@ def text(plan: Plan, asked: Asked | None, limit: int | None, why: str) -> str:
     )  # fmt: skip
 
 
-def _times(plan: Plan, limit: int | None) -> Table:
+def _times(plan: Plan, limit: Limit | None) -> Table:
     """Milliseconds of one micro-batch, by stage."""
     from partita.cli import show
     from partita.cli.binding import binds, paces

@@ -13,7 +13,6 @@ from partita.planner.arrangement import numbered
 from partita.planner.joint.engine import Answer
 from partita.planner.joint.formula import stage_numbers
 from partita.planner.joint.price import Pricing
-from partita.planner.joint.space import Option
 from partita.planner.words import counted, gib
 
 
@@ -75,9 +74,10 @@ def _again(pricing: Pricing, answer: Answer, plan: Plan) -> Iterator[str]:
 def _without(answer: Answer, number: int, limit: int) -> float | None:
     """Bytes on a device of a stage, which has ``limit``, were nothing computed again; None where that is no option."""
     options, stage = answer.family.options, answer.found.stages[number]
-    if any(Option("none", options[m].form) not in options for m in stage.options):
+    without = [replace(options[m], recompute="none") for m in stage.options]
+    if not set(without) <= set(options):
         return None
-    plain = tuple(options.index(Option("none", options[m].form)) for m in stage.options)
+    plain = tuple(options.index(option) for option in without)
     behind = len(answer.found.stages) - 1 - number
     size = stage_numbers(answer.table, replace(stage, options=plain), behind).bytes
     return size - (answer.table.memory_limit - limit)

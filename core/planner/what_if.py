@@ -94,13 +94,23 @@ def changes(solved: Solved) -> Iterator[Changed]:
         yield _asked(whole, replace(problem, fix={**problem.fix, **held}), change, "decision")
     if len({(s.dp, s.tp, s.zero, s.mixed) for s in _shapes(best)}) > 1:
         yield _asked(whole, problem, "stages all alike", "decision", uniform=True)
-    cluster, limit = problem.cluster, problem.memory_limit
-    yield _asked(whole, replace(problem, memory_bytes=limit + GIB), "1 GiB more a device", "resource")
+    cluster = problem.cluster
+    yield _asked(whole, _roomier(problem), "1 GiB more a device", "resource")
     more = max(cluster.nodes) if len(cluster.nodes) > 1 else 1
     larger = replace(problem, cluster=cluster.resized(cluster.devices + more))
     node = f"one more node of {counted(more)}" if len(cluster.nodes) > 1 else "one more device"
     yield _asked(whole, larger, node, "resource")
     yield _asked(whole, replace(problem, global_batch=2 * problem.global_batch), "twice the global batch", "resource")
+
+
+def _roomier(problem: Problem) -> Problem:
+    """With a GiB more on each device, also where they differ."""
+    if problem.memory_limit == problem.largest_memory_limit:
+        return replace(problem, memory_bytes=problem.memory_limit + GIB)
+    larger = problem.cluster.with_kinds(
+        lambda kind: replace(kind, device=replace(kind.device, memory_bytes=kind.device.memory_bytes + GIB))
+    )
+    return replace(problem, cluster=larger)
 
 
 def alternatives(solved: Solved) -> list[Alternative]:

@@ -11,12 +11,12 @@ from partita.cli.model import load_model
 from partita.cli.options import problem
 from partita.plan import BATCH_CUT, Cut, Order, Stage, Strategy
 from partita.planner.arrangement import arrangement
-from partita.planner.joint.build import DIVIDED_CUT
 from partita.planner.joint.plan import solve
 from partita.planner.reasons import reasons
 from partita.simulate.predict import predicted
 
 PLAIN = Strategy((BATCH_CUT,), 0, "none")
+SPLIT = Cut("batch", ("micro", "data", "tensor"))
 HEADS = Cut("h", ("tensor",))
 AGAIN = replace(PLAIN, recompute="full")
 
@@ -53,7 +53,7 @@ CASES = {
         "pp=1, tp=1, dp=2, ZeRO 1 and 3, micro-batch of 2, no recomputation, 1f1b",
     ),
     "two forms": (
-        [stage(tp=2, strategies=(replace(PLAIN, cuts=(DIVIDED_CUT,)), replace(PLAIN, cuts=(BATCH_CUT, HEADS))))],
+        [stage(tp=2, strategies=(replace(PLAIN, cuts=(SPLIT,)), replace(PLAIN, cuts=(BATCH_CUT, HEADS))))],
         ORDER,
         "pp=1, tp=2, dp=2, ZeRO 0, micro-batch of 2, no recomputation, samples over tp in 1 of 2 blocks, 1f1b",
     ),
@@ -130,3 +130,15 @@ def test_c21_a_strategy_for_each_part() -> None:
     for one, two in zip(plan.predicted.breakdown.stages, simulated, strict=True):
         assert one.forward_seconds == pytest.approx(two.forward_seconds, rel=1e-8)
         assert one.backward_seconds == pytest.approx(two.backward_seconds, rel=1e-8)
+
+
+def test_c29_a_group_of_four_stands_in_the_larger_node(tmp_path) -> None:
+    """Nodes of 2 and 4 devices: four take the second node and leave the first idle, two don't cross."""
+    (tmp_path / "mixed.json").write_text('{"nodes": [2, 4], "preset": "a100-80gb"}')
+    plan, text, _ = said_of("gpt3-125m", str(tmp_path / "mixed.json"), 24, "deepspeed", fix=("tp=4",))
+    assert (plan.devices, plan.idle_devices) == ((2, 3, 4, 5), (0, 1))
+    assert "devices 0 and 1 are idle" in text
+    assert "cross nodes" not in text
+    plan, text, _ = said_of("gpt3-125m", str(tmp_path / "mixed.json"), 24, "deepspeed", fix=("tp=2",))
+    assert (plan.devices, plan.idle_devices) == ((0, 1, 2, 3, 4, 5), ())
+    assert "cross nodes" not in text

@@ -52,7 +52,7 @@ def plan_stages(pricing: Pricing, family: Family, table: JointTable, chosen: Seq
     blocks, samples = pricing.problem.graph.blocks, pricing.problem.global_batch // table.micro_batches
     found = []
     for number, stage in enumerate(chosen):
-        shape, first = family.shapes[stage.shape], stage.unit * family.unit
+        shape, first = family.shapes[stage.shape], pricing.first + stage.unit * family.unit
         options = [family.options[m] for m in stage.options]
         strategies = tuple(strategy(pricing, index, shape, option) for index, option in enumerate(options, stage.start))
         names = tuple(block.name for block in blocks[stage.start : stage.stop])

@@ -56,8 +56,8 @@ class Places:
     crosses: np.ndarray
 
 
-def places(cluster: Cluster, family: Family) -> Places:
-    """The places of a family's shapes on a cluster."""
+def places(cluster: Cluster, family: Family, begin: int = 0) -> Places:
+    """The places of a family's shapes on a cluster's devices from ``begin`` on."""
     nodes = np.array(cluster.node_of)
     numbers: dict[Variant, int] = {}
     devices: list[range] = []
@@ -80,13 +80,13 @@ def places(cluster: Cluster, family: Family) -> Places:
 
     for k, shape in enumerate(family.shapes):
         for unit in range(family.units - shape.devices // family.unit + 1):
-            first = unit * family.unit
+            first = begin + unit * family.unit
             variant = Variant(shape, *lying(shape.axes, first))
             if variant not in numbers:
                 numbers[variant] = len(numbers)
                 devices.append(range(first, first + shape.devices))
             found[k, unit] = numbers[variant]
-    used = nodes[: family.unit * family.units].reshape(family.units, family.unit)
+    used = nodes[begin : begin + family.unit * family.units].reshape(family.units, family.unit)
     crosses = np.zeros(family.units + 1, dtype=np.int64)
     if family.stages is None:
         # Which devices of two stages of any widths talk to each other isn't known here: the nearest ones say it.

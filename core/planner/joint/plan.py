@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, prod
 
+from partita.cluster import Cluster
 from partita.cost.alike import alike
 from partita.errors import PlanError
 from partita.plan import Plan, Search, SharedParameter, Stage, rounded
 from partita.planner.fix import PARALLEL, check_fix
 from partita.planner.joint.build import build, plan_stages, shared_parameters
-from partita.planner.joint.engine import Answer, Engine, Searched
+from partita.planner.joint.engine import TIE, Answer, Engine, Searched
 from partita.planner.joint.infeasible import least_share, refuse
 from partita.planner.joint.price import Pricing
 from partita.planner.joint.table import Chosen
@@ -87,16 +88,40 @@ def searched(whole: Pricing, seconds: float = inf, engine: str = "joint", *, uni
     for devices in device_counts(problem):
         if least_share(whole, devices) > problem.largest_memory_limit:
             continue
-        pricing = whole.on(problem, devices)
-        asked = Engine(pricing, deadline, uniform_families(pricing)) if uniform else ENGINES[engine](pricing, deadline)
-        found = asked.search()
-        if found.best is not None:
-            return Solved(asked, found, found.best)
-        if not found.optimal:
-            if time.monotonic() > deadline:
-                raise PlanError(f"no plan was found within {seconds:g} seconds; a longer time limit may find one")
-            raise KeyboardInterrupt
+        best: Solved | None = None
+        for first in begins(problem.cluster, devices):
+            pricing = whole.on(problem, devices, first)
+            if uniform:
+                asked = Engine(pricing, deadline, uniform_families(pricing))
+            else:
+                asked = ENGINES[engine](pricing, deadline)
+            found = asked.search()
+            if found.best is not None and (best is None or found.best.seconds < best.best.seconds * (1 - TIE)):
+                best = Solved(asked, found, found.best)
+            if not found.optimal:
+                if best is not None:
+                    bound = min(best.searched.bound_seconds, found.bound_seconds)
+                    return replace(best, searched=replace(best.searched, optimal=False, bound_seconds=bound))
+                if time.monotonic() > deadline:
+                    raise PlanError(f"no plan was found within {seconds:g} seconds; a longer time limit may find one")
+                raise KeyboardInterrupt
+        if best is not None:
+            return best
     return None
+
+
+def begins(cluster: Cluster, devices: int) -> list[int]:
+    """Where so many neighbours may begin: at the first device, and where some are left over at the nodes whose devices
+    stand or are otherwise."""
+    found: dict[object, int] = {}
+    nodes = cluster.node_of
+    for first in range(cluster.devices - devices + 1):
+        if first == 0 or nodes[first] != nodes[first - 1]:
+            span = range(first, first + devices)
+            # Nodes from the first one's on, and what each of these is.
+            alike = tuple((nodes[at] - nodes[first], cluster.makeup((at,))) for at in span)
+            found.setdefault(alike, first)
+    return list(found.values())
 
 
 def device_counts(problem: Problem) -> Iterator[int]:

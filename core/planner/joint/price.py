@@ -29,7 +29,7 @@ KEPT = 8
 
 
 class Pricing:
-    """The tables of one problem on its cluster's first ``devices`` devices (all of them by default).
+    """The tables of one problem on ``devices`` of its cluster's devices from ``first`` on (all of them by default).
 
     Shapes and options are numbered as the family has them. Tables of one family and number of micro-batches share
     their prices, whatever the schedule. ``known``: another one of the same model and precision: see ``on``.
@@ -37,10 +37,10 @@ class Pricing:
 
     def __init__(
         self, problem: Problem, groups: Alike, devices: int | None = None, most_units: int = MOST_UNITS,
-        known: Pricing | None = None,
+        known: Pricing | None = None, first: int = 0,
     ):  # fmt: skip
         self.problem, self.groups, self.cluster, self.most_units = problem, groups, problem.cluster, most_units
-        self.devices = self.cluster.devices if devices is None else devices
+        self.devices, self.first = self.cluster.devices if devices is None else devices, first
         self.kinds: Kinds = Kinds(problem, groups) if known is None else known.kinds.of_problem(problem)
         self.crossing: Crossing = crossing(problem.graph, self.kinds.item) if known is None else known.crossing
         self._ways: dict[Family, Ways] = {}
@@ -50,11 +50,11 @@ class Pricing:
         # The last few: all of them together are large.
         self._prices: OrderedDict[tuple[Family, int], Prices] = OrderedDict()
 
-    def on(self, problem: Problem, devices: int | None = None) -> Pricing:
+    def on(self, problem: Problem, devices: int | None = None, first: int = 0) -> Pricing:
         """The tables of another question about the same model in the same precision, which share its blocks' costs."""
         assert problem.graph is self.problem.graph
         assert problem.precision == self.problem.precision
-        return Pricing(problem, self.groups, devices, self.most_units, self)
+        return Pricing(problem, self.groups, devices, self.most_units, self, first)
 
     @cached_property
     def families(self) -> tuple[Family, ...]:
@@ -123,7 +123,7 @@ class Pricing:
         if family not in self._ways:
             key = (family.unit, family.stages, family.shapes, family.options)
             if key not in self._alike:
-                where = places(self.cluster, family)
+                where = places(self.cluster, family, self.first)
                 self._alike[key] = Ways(self.kinds, self.crossing, family, where, self.devices)
             self._ways[family] = self._alike[key]
         return self._ways[family]

@@ -176,8 +176,9 @@ def test_contexts_are_offered_to_long_sequences(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_held_is_said(model: str, fix: list[str], facts: list[str]) -> None:
     whole = graph(model)
+    cluster = parse_cluster("8xa100-80gb")
     with pytest.raises((InputError, PlanError)) as refused:
-        check_fix(Problem(whole, parse_cluster("8xa100-80gb"), 8, target="partita", fix=parse_fix(fix)), alike(whole))
+        check_fix(Problem(whole, cluster, 8, target="partita", fix=parse_fix(fix)), alike(whole))
     assert [fact for fact in facts if fact not in str(refused.value)] == []
 
 
