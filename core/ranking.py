@@ -72,9 +72,8 @@ def ranked(solved: Solved) -> Plan:
 
 def foretold(graph: Graph, plan: Plan, cluster: Cluster) -> Plan:
     """Any plan with the prediction of its simulation, as ranked plans have it; the formula's where that would take too
-    long, and where the graph has too few samples for devices of a copy to divide them."""
-    divided = graph.samples % plan.sample_parts == 0
-    return predicted(graph, plan, cluster) if divided and turns(plan) <= TURNS else plan
+    long."""
+    return plan if turns(plan) > TURNS else predicted(graph, plan, cluster)
 
 
 def _graph(problem: Problem, plan: Plan) -> Graph | None:

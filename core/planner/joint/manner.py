@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 from partita.graph.model import Block
@@ -51,7 +52,7 @@ class Manner:
         assert flows <= {*space, "tensor"}, (self.name, flows)
         assert not (self.each and (space or flows)), self.name
 
-    @property
+    @cached_property
     def space(self) -> tuple[Axis, ...]:
         """Its axes of space."""
         return tuple(axis for axis in self.axes if axis.kind == "space")
@@ -63,7 +64,11 @@ class Manner:
 
     def width(self, tp: int) -> int:
         """The devices of a copy."""
-        return tp * prod(axis.size for axis in self.space)
+        return tp * self._apart
+
+    @cached_property
+    def _apart(self) -> int:
+        return prod(axis.size for axis in self.space)
 
     def sizes(self, tp: int) -> dict[str, int]:
         """The axes of space inside a copy that have several devices."""

@@ -38,12 +38,14 @@ from partita.planner.joint.table import Prices
 
 @dataclass(frozen=True)
 class Side:
-    """Blocks with one option: the cut of each variant's blocks; ``index``: [V], numbers of the variants that differ in
-    it or in their device. [V, kinds]: whether it is ``possible``, constants by name, and what doesn't depend on the
-    samples. ``state``: bytes of parameters, gradients and optimizer."""
+    """Blocks with one option: the cut of each variant's blocks; [V]: ``index``, numbers of the variants that differ in
+    it or in their device, and into how many ``parts`` a copy's samples are divided. [V, kinds]: whether it is
+    ``possible``, constants by name, and what doesn't depend on the samples. ``state``: bytes of parameters, gradients
+    and optimizer."""
 
     cuts: tuple[BlockCut, ...]
     index: np.ndarray
+    parts: np.ndarray
     possible: np.ndarray
     constants: Mapping[str, np.ndarray]
     gathered: np.ndarray
@@ -139,8 +141,7 @@ class Ways:
             for name, values in self._block(option, micro_batches).items():
                 found[name][:, :, m] = values
             side = self.side(option)
-            parts = np.array([cut.manner.parts(cut.tp) for cut in side.cuts])
-            possible = (side.possible & (samples % (divided * parts) == 0)[:, None])[:, self.kinds.of]
+            possible = (side.possible & (samples % (divided * side.parts) == 0)[:, None])[:, self.kinds.of]
             found["forward"][~possible, m] = found["backward"][~possible, m] = np.inf
             if option.recompute == "selective":
                 none = ~selective_blocks(self.problem.graph)
@@ -237,7 +238,8 @@ class Ways:
             for axes, here, elements in self._summed(cuts, constants)
         )
         return Side(
-            cuts, index, constants["offered"].astype(bool), constants, gathered, scattered,
+            cuts, index, np.array([cut.manner.parts(cut.tp) for cut in cuts]), constants["offered"].astype(bool),
+            constants, gathered, scattered,
             state=state_bytes_of(trained, frozen, self.per, self.zero, self.dp),
             sync=ends + updated * self.cluster.slowdown(self.devices),
         )  # fmt: skip
@@ -287,7 +289,7 @@ class Ways:
 
     def _measured(self, side: Side, samples: int) -> np.ndarray:
         """[4, V, kinds]: see ``Kinds.measures``; zero where the devices don't divide a turn's samples."""
-        copies, parts = self.dp[:, 0].astype(int).tolist(), [cut.manner.parts(cut.tp) for cut in side.cuts]
+        copies, parts = self.dp[:, 0].astype(int).tolist(), side.parts.tolist()
         wanted = tuple(
             None if samples % (dp * of) else (at, samples // dp)
             for dp, of, at in zip(copies, parts, side.index.tolist(), strict=True)

@@ -22,7 +22,7 @@ from partita.planner.joint.manner import DIVIDED, PLAIN
 from partita.planner.joint.plan import Solved, device_counts, solve
 from partita.planner.joint.price import Pricing
 from partita.problem import Problem
-from partita.ranking import foretold, ranked
+from partita.ranking import ranked
 from partita.spacetime.lower import lower_to_time
 from tests.planner.joint.test_price import answers, check, graph
 
@@ -214,13 +214,11 @@ def test_devices_that_are_held_divide_the_counts_that_are_tried() -> None:
 
 
 @pytest.mark.slow
-def test_a_plan_whose_devices_divide_samples_has_the_time_of_the_formula() -> None:
-    """A graph of one sample can't be lowered for it; one of enough samples says the same."""
+def test_a_plan_whose_devices_divide_samples_is_simulated_on_a_graph_that_has_as_many() -> None:
     case = Case("mixture-tiny", 4, 8, set(), {"ep": 4, "pp": 1})
     problem = Problem(graph(case.model), parse_cluster("1x4xa100-80gb"), 8, target="partita", fix=case.fix)
-    plan = ranked(solve(problem))
+    found = solve(problem)
+    plan = ranked(found)
     assert (problem.graph.samples, plan.sample_parts) == (1, 4)
-    assert any("Not simulated: devices of a copy divide its samples" in reason for reason in plan.reasons)
-    simulated = foretold(graph(case.model, plan.sample_parts), plan, problem.cluster)
-    assert simulated.predicted.breakdown.formula == SIMULATED
-    assert simulated.predicted.step_seconds == pytest.approx(plan.predicted.step_seconds, rel=1e-6)
+    assert plan.predicted.breakdown.formula == SIMULATED
+    assert plan.predicted.step_seconds == pytest.approx(found.best.seconds, rel=1e-6)
