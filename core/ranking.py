@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from partita.cluster import Cluster
 from partita.cost.precision import compute_dtype
-from partita.errors import PartitaError
+from partita.errors import PartitaError, PlanError
 from partita.graph import Graph
 from partita.hooks import plugins
 from partita.plan import Plan
@@ -21,7 +21,7 @@ from partita.planner.joint.climb import sharpest
 from partita.planner.joint.engine import TIE, Answer
 from partita.planner.joint.formula import FORMULAS, terms
 from partita.planner.joint.interleave import interleaved
-from partita.planner.joint.plan import Solved
+from partita.planner.joint.plan import Solved, searched
 from partita.planner.joint.search import Found
 from partita.planner.reasons import reasons
 from partita.planner.words import duration
@@ -33,13 +33,20 @@ from partita.simulate.predict import predicted
 WITHIN, TABLES = 1.1, 8
 # What is simulated: so many plans, of answers that the sharper formula gives up to so many times the best simulated.
 MOST, NEAR = 5, 1.005
+# Times of a single stage that differ by less are the same.
+ROUNDED = 1.02
 # Turns of all devices in all simulations together: a simulation takes about a second for twelve thousand of them.
 TURNS = 40_000
 
 
 def ranked(solved: Solved) -> Plan:
-    """The plan that simulates fastest; the formula's own where its simulation would take too long."""
+    """The plan that simulates fastest; the formula's own where its simulation would take too long.
+
+    What can't be lowered (a value that isn't of samples between stages of unlike dp) is left out; where that is all
+    there is, the best plan whose stages are alike.
+    """
     problem = solved.engine.pricing.problem
+    refused: PlanError | None = None
     left, simulated = TURNS, 0
     best: tuple[Answer, Plan] | None = None
     try:
@@ -48,11 +55,15 @@ def ranked(solved: Solved) -> Plan:
                 continue
             left -= turns(plan)
             graph = _graph(problem, plan)
-            if left < 0 or (graph is None and best is None):
+            if left < 0 or (graph is None and best is None and refused is None):
                 break
             if graph is None:
                 continue
-            plan = predicted(graph, plan, problem.cluster)
+            try:
+                plan = predicted(graph, plan, problem.cluster)
+            except PlanError as error:
+                refused = refused or error
+                continue
             if any(peak > problem.memory_limit_of((device,)) for device, peak in plan.predicted.peak_bytes.items()):
                 continue
             simulated += 1
@@ -61,13 +72,32 @@ def ranked(solved: Solved) -> Plan:
     except KeyboardInterrupt:
         # The best so far, simulated or not, is worth more than none.
         pass
+    if best is None and refused is not None:
+        alike = searched(solved.engine.pricing.on(problem), uniform=True)
+        if alike is None or len({stage.shape for stage in solved.best.found.stages}) == 1:
+            raise refused
+        return ranked(alike)
     if best is None:
         plan = solved.plan(solved.best)
         why = _not_simulated(plan) if _graph(problem, plan) else _not_captured(plan)
         return replace(plan, reasons=(*reasons(solved, solved.best, plan), why))
-    answer, plan = best
+    answer, plan = best = _fewest(solved, best)
     said = _said(answer, solved.best, plan, simulated)
     return replace(plan, reasons=(*reasons(solved, answer, plan), said))
+
+
+def _fewest(solved: Solved, best: tuple[Answer, Plan]) -> tuple[Answer, Plan]:
+    """Of one stage, the plan with the fewest micro-batches that takes as long but for a rounding: there they
+    save memory and nothing else, and a formula that counts no loop of the host splits a batch for a hundredth."""
+    if len(best[1].stages) > 1 or best[1].stages[0].micro_batches == 1:
+        return best
+    problem = solved.engine.pricing.problem
+    for answer in solved.engine.others(best[0], ROUNDED, TABLES):
+        if len(answer.found.stages) == 1 and answer.table.micro_batches < best[0].table.micro_batches:
+            plan = solved.plan(answer)
+            if plan.sample_parts == best[1].sample_parts:
+                best = answer, predicted(problem.graph, plan, problem.cluster)
+    return best
 
 
 def foretold(graph: Graph, plan: Plan, cluster: Cluster) -> Plan:
