@@ -1,31 +1,13 @@
-"""The end of a step: gradients added up over the copies of a stage, the update, what the copies updated gathered.
-
-ZeRO (Rajbhandari et al., 2020) decides when: stage 0 adds all gradients up at the end, stage 1 only the part that each
-copy updates; from stage 2 on that is done block by block in the backward pass. Stages 1 and 2 gather the weights after
-the update, stage 3 in every turn.
-"""
+"""The update at the end of a step. What is added up and gathered around it is in ``stage.Ending``."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from partita.cluster.model import Device, Link
-from partita.cost.collective import all_gather_seconds, all_reduce_seconds, reduce_scatter_seconds
+from partita.cluster.model import Device
 from partita.cost.stage import Values
 from partita.cost.state import state_bytes
 from partita.profile.rates import ADAM_BYTES
-
-
-def reduce_seconds(size_bytes: float, zero: int, copies: int, link: Link) -> float:
-    """Adding up gradients of that many bytes."""
-    if zero == 0:
-        return all_reduce_seconds(size_bytes, copies, link)
-    return reduce_scatter_seconds(size_bytes, copies, link) if zero == 1 else 0.0
-
-
-def gather_seconds(size_bytes: float, zero: int, copies: int, link: Link) -> float:
-    """Gathering the weights, of that many bytes in all."""
-    return all_gather_seconds(size_bytes, copies, link) if zero in (1, 2) else 0.0
 
 
 def update_seconds(

@@ -104,14 +104,13 @@ def changes(solved: Solved) -> Iterator[Changed]:
 
 
 def _roomier(problem: Problem) -> Problem:
-    """With one more GiB on each device, whichever it is."""
-    if problem.memory_bytes is not None:
-        return replace(problem, memory_bytes=problem.memory_bytes + GIB)
-    kinds = tuple(
-        replace(kind, device=replace(kind.device, memory_bytes=kind.device.memory_bytes + GIB))
-        for kind in problem.cluster.kinds
+    """With a GiB more on each device, also where they differ."""
+    if problem.memory_limit == problem.largest_memory_limit:
+        return replace(problem, memory_bytes=problem.memory_limit + GIB)
+    larger = problem.cluster.with_kinds(
+        lambda kind: replace(kind, device=replace(kind.device, memory_bytes=kind.device.memory_bytes + GIB))
     )
-    return replace(problem, cluster=replace(problem.cluster, kinds=kinds))
+    return replace(problem, cluster=larger)
 
 
 def alternatives(solved: Solved) -> list[Alternative]:

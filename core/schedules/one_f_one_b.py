@@ -3,8 +3,10 @@
 Stage i of S warms up with S − i − 1 forwards, so that it never holds more than min(c, S − i) of the c micro-batches.
 
 ``depth`` lets so many more micro-batches go ahead over each boundary (eager 1F1B; Zhuang et al., 2023, section 4):
-a stage with k stages behind it holds min(c, k + 1 + depth·k). While transfers cost nothing this changes no time. Where
-a round trip takes longer than the turns of the micro-batches that are under way, more of them hide the transfers.
+a stage with k stages behind it holds min(c, k + 1 + depth·k). Where a round trip takes longer than the turns of the
+micro-batches that are under way, more of them hide the transfers. Where transfers cost nothing and stages are alike it
+changes no time. Of unlike stages it may, either way: with c = 3 and a backward of twice its forward's time, two stages
+of forwards 2 and 1 take 19 at depth 0 and 18 at depth 1, three of 2, 1 and 1 take 20 and 21.
 
 Stages may have unlike numbers of micro-batches (kFkB: a stage of small ones runs several for one of the next). Then a
 stage's backward of turn t comes after as many forwards as the next stage needs for its backward of the same samples,

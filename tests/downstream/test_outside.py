@@ -43,6 +43,22 @@ def test_its_device_is_planned_by_its_own_engine(installed: Path) -> None:
     assert (other["search"]["engine"], other["schedule"]) == ("joint", "1f1b")
 
 
+def test_its_strategy_joins_the_search_and_wins(installed: Path) -> None:
+    command = ["plan", "outside-gpt", "--cluster", "1x4xa100-80gb", "--global-batch", "8", "--json", "--fix", "tp=4"]
+    plan = json.loads(partita(installed, *command, "--target", "partita").stdout)
+    (stage,) = plan["stages"]
+    cuts = {
+        block: {cut["dim"]: cut["axes"] for cut in strategy["cuts"] if cut["dim"] != "batch"}
+        for block, strategy in zip(stage["blocks"], stage["strategies"], strict=True)
+    }
+    layers = [block for block in stage["blocks"] if block not in ("embedding", "head")]
+    assert [cuts[block] for block in layers] == [{"hidden": ["tensor"]}] * 3
+    # Of the plain one both classes are cut, which is slower; other frameworks aren't offered it.
+    plain = json.loads(partita(installed, *command).stdout)
+    assert {"heads", "hidden"} == {cut["dim"] for cut in plain["stages"][0]["strategies"][1]["cuts"]} - {"batch"}
+    assert plan["predicted"]["step_seconds"] < plain["predicted"]["step_seconds"]
+
+
 def test_its_verb_stands_in_the_help_and_decides_the_exit_status(installed: Path) -> None:
     assert "Count a model's parameters." in partita(installed, "--help").stdout
     done = partita(installed, "parameters", "outside-gpt")

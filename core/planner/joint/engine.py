@@ -167,7 +167,9 @@ class Engine:
         pricing, family, count = self.pricing, task.family, task.micro_batches
         schedules = self.schedules if family.most_stages > 1 else self.schedules[:1]
         first = self._table(task, *schedules[0])
-        bases = base(first.prices)
+        used = np.zeros(len(first.prices.forward), dtype=bool)
+        used[first.prices_of[first.prices_of >= 0]] = True
+        bases = base(first.prices, used)
         bound = best(first, below, bases, relaxed=True, deadline=self.deadline)
         if bound is None:
             return None

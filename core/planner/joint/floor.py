@@ -118,7 +118,7 @@ def floor(
 
 
 @njit(cache=True)
-def evenest(weights, stages, halvings):
+def evenest(weights: np.ndarray, stages: int, halvings: int) -> float:
     """A bound, exact but for the last of the ``halvings``, of the largest sum where a chain is cut into ``stages``."""
     low, high = max(weights.max(), weights.sum() / stages), weights.sum()
     for _ in range(halvings):

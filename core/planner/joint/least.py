@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from partita.planner.joint.rows import BACKWARD, FORWARD, SYNC, Base, Row, base, bound, options_of, row
+from partita.planner.joint.rows import BACKWARD, FORWARD, SYNC, Base, Row, base, bound, least_option, options_of, row
 from partita.planner.joint.sums import sums
 from partita.planner.joint.table import Chosen, JointTable
 
@@ -61,7 +61,7 @@ class Grid:
         self.flights = np.array([table.held(behind) for behind in range(self.most)], dtype=np.int64)
         self.cycles = np.array([np.inf if self.relaxed else table.cycle(behind) for behind in range(self.most)])
         ways, n = table.prices.forward.shape[:2]
-        each = (table.prices.forward + table.prices.backward).min(axis=2)
+        each = least_option(table.prices.forward + table.prices.backward)
         used = np.where(table.prices_of < 0, np.inf, 0.0).min(axis=1) == 0
         # Of the blocks before each: the least seconds, and the least seconds times units, of both passes, of each.
         self.before = np.concatenate([[0.0], np.cumsum(each.min(axis=0))])
@@ -69,7 +69,7 @@ class Grid:
         for shape in np.flatnonzero(used).tolist():
             for v in set(table.prices_of[shape].tolist()) - {-1}:
                 units[v] = min(units[v], float(table.units[shape]))
-        passes = (each, table.prices.forward.min(axis=2), table.prices.backward.min(axis=2))
+        passes = (each, least_option(table.prices.forward), least_option(table.prices.backward))
         # A block may take no time: what no shape has is left out before it is multiplied.
         had = np.isfinite(units)
         work = [(of[had] * units[had, None]).min(axis=0, initial=np.inf) for of in passes]

@@ -11,6 +11,7 @@ from itertools import pairwise
 
 from partita.plan import Plan, Recompute, Search
 from partita.planner.joint.build import build
+from partita.planner.joint.manner import PLAIN
 from partita.planner.joint.price import Pricing, Schedule
 from partita.planner.joint.search import best
 from partita.planner.joint.smallest import smallest
@@ -76,12 +77,12 @@ def uniform_family(pricing: Pricing, stages: int, shape: Shape, option: Option) 
 
 
 def uniform_families(pricing: Pricing) -> list[Family]:
-    """All of these that the problem allows, without stages that mix forms."""
+    """All of these that the problem allows in which data, tensor and stages alone divide the model."""
     found = {
         (family.stages, shape, option): None
         for family in pricing.families if family.stages is not None
-        for shape in family.shapes if not shape.mixed
-        for option in family.options if option.form == "tensor"
+        for shape in family.shapes if not shape.mixed and shape.manner is PLAIN
+        for option in family.options if option.form == "tensor" and option.manner is None
     }  # fmt: skip
     return [uniform_family(pricing, *each) for each in found]
 

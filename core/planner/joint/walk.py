@@ -14,50 +14,85 @@ LEVELS = 24
 
 
 @njit(cache=True)
+def _equal(one, two):
+    """Whether all numbers are equal."""
+    for m in range(len(one)):  # noqa: SIM110 (compiled)
+        if one[m] != two[m]:
+            return False
+    return True
+
+
+@njit(cache=True)
 def paths(
     forward, backward, fixed, held, temporary, sync, enter_f, enter_b, leave_f, leave_b, change_f, change_b,
-    base_bytes, base_sync, lent_bytes, lent_sync,
+    base_bytes, base_sync, lent_bytes, lent_sync, used,
 ):  # fmt: skip
+    """Of the ``used`` ways. Blocks that cost what the next ones do have the next ones' paths."""
     ways, n, options = forward.shape
     out = np.full((6, ways, n, n + 1), np.inf)
-    now = np.empty((options, 6))
-    new = np.empty((options, 6))
+    # After each block of the path: a path of the start before that is no different has the same.
+    states = np.empty((n, options, 6))
+    alike = np.zeros(n, np.bool_)
+    changes_alike = np.zeros(n, np.bool_)
     for v in range(ways):
-        for i in range(n):
-            for m in range(options):
-                now[m, 0] = enter_f[v, i, m] + forward[v, i, m]
-                now[m, 1] = enter_b[v, i, m] + backward[v, i, m]
-                now[m, 2] = base_bytes[v] + fixed[v, i, m] + lent_bytes[v, i, i]
-                now[m, 3] = held[v, i, m]
-                now[m, 4] = temporary[v, i, m]
-                now[m, 5] = base_sync[v] + sync[v, i, m] + lent_sync[v, i, i]
+        if not used[v]:
+            continue
+        for i in range(n - 1):
+            same = True
+            for each in (forward, backward, fixed, held, temporary, sync, enter_f, enter_b, leave_f, leave_b):
+                same = same and _equal(each[v, i], each[v, i + 1])
+            alike[i] = same
+            same = True
+            for each in (change_f, change_b):
+                for before in range(options):
+                    same = same and _equal(each[v, i, before], each[v, i + 1, before])
+            changes_alike[i] = same
+        for i in range(n - 1, -1, -1):
+            following = True
             for j in range(i, n):
-                if j > i:
-                    for m in range(options):
-                        new[m, 0] = np.inf
-                        new[m, 1] = np.inf
-                        here = forward[v, j, m] + backward[v, j, m]
-                        if not here < np.inf:
-                            continue
-                        best = -1
-                        seconds = np.inf
-                        for before in range(options):
-                            took = now[before, 0] + now[before, 1]
-                            took += change_f[v, j, before, m] + change_b[v, j, before, m]
-                            if took < seconds or (
-                                best >= 0 and took == seconds and took < np.inf and now[before, 3] < now[best, 3]
-                            ):
-                                seconds = took
-                                best = before
-                        if best < 0:
-                            continue
-                        new[m, 0] = now[best, 0] + change_f[v, j, best, m] + forward[v, j, m]
-                        new[m, 1] = now[best, 1] + change_b[v, j, best, m] + backward[v, j, m]
-                        new[m, 2] = now[best, 2] + fixed[v, j, m] + lent_bytes[v, i, j]
-                        new[m, 3] = now[best, 3] + held[v, j, m]
-                        new[m, 4] = max(now[best, 4], temporary[v, j, m])
-                        new[m, 5] = now[best, 5] + sync[v, j, m] + lent_sync[v, i, j]
-                    now[:] = new
+                following = (
+                    following and j < n - 1 and alike[j] and (j == i or changes_alike[j])
+                    and lent_bytes[v, i, j] == lent_bytes[v, i + 1, j + 1]
+                    and lent_sync[v, i, j] == lent_sync[v, i + 1, j + 1]
+                )  # fmt: skip
+                if following:
+                    for column in range(6):
+                        out[column, v, i, j + 1] = out[column, v, i + 1, j + 2]
+                    continue
+                now = states[j - i]
+                for m in range(options):
+                    if j == i:
+                        now[m, 0] = enter_f[v, i, m] + forward[v, i, m]
+                        now[m, 1] = enter_b[v, i, m] + backward[v, i, m]
+                        now[m, 2] = base_bytes[v] + fixed[v, i, m] + lent_bytes[v, i, i]
+                        now[m, 3] = held[v, i, m]
+                        now[m, 4] = temporary[v, i, m]
+                        now[m, 5] = base_sync[v] + sync[v, i, m] + lent_sync[v, i, i]
+                        continue
+                    last = states[j - i - 1]
+                    now[m, 0] = np.inf
+                    now[m, 1] = np.inf
+                    here = forward[v, j, m] + backward[v, j, m]
+                    if not here < np.inf:
+                        continue
+                    best = -1
+                    seconds = np.inf
+                    for before in range(options):
+                        took = last[before, 0] + last[before, 1]
+                        took += change_f[v, j, before, m] + change_b[v, j, before, m]
+                        if took < seconds or (
+                            best >= 0 and took == seconds and took < np.inf and last[before, 3] < last[best, 3]
+                        ):
+                            seconds = took
+                            best = before
+                    if best < 0:
+                        continue
+                    now[m, 0] = last[best, 0] + change_f[v, j, best, m] + forward[v, j, m]
+                    now[m, 1] = last[best, 1] + change_b[v, j, best, m] + backward[v, j, m]
+                    now[m, 2] = last[best, 2] + fixed[v, j, m] + lent_bytes[v, i, j]
+                    now[m, 3] = last[best, 3] + held[v, j, m]
+                    now[m, 4] = max(last[best, 4], temporary[v, j, m])
+                    now[m, 5] = last[best, 5] + sync[v, j, m] + lent_sync[v, i, j]
                 best = -1
                 seconds = np.inf
                 for m in range(options):

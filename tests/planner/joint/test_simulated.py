@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from partita.planner.joint import search
+from partita.planner.joint.climb import sharpest
 from partita.planner.joint.formula import fits, stage_numbers, step_seconds, transfer
 from partita.planner.joint.table import ROUNDING_BYTES, Chosen, JointTable, Prices
+from partita.ranking import MOST
 from tests.planner.joint.brute import answers
 from tests.planner.joint.simulated import run, simulated_seconds
 from tests.planner.joint.tables import heaviest, random_answer, random_table
@@ -115,7 +117,8 @@ def no_less(table: JointTable, stages: tuple[Chosen, ...]) -> float:
 
 
 def regrets(seed: int, count: int) -> np.ndarray:
-    """By what share the formula's pick takes longer than the best of all, both simulated; the depth is a choice."""
+    """By what share a pick takes longer than the best of all, simulated: [count, 2], the stated formula's own, and the
+    fastest when simulated of this and what is near it under the sharper formula. The depth is a choice."""
     random, found = Random(seed), []
     while len(found) < count:
         table = pipeline_table(random)
@@ -124,15 +127,26 @@ def regrets(seed: int, count: int) -> np.ndarray:
         if not picks:
             continue
         _, at, stages = min(picks)
-        found.append(simulated_seconds(deep[at], stages) / least_simulated(deep) - 1)
+        least, own = least_simulated(deep), simulated_seconds(deep[at], stages)
+        near = [simulated_seconds(one.table, one.stages) for one in sharpest(deep[at], stages, range(3))[:MOST]]
+        found.append((own / least - 1, min([own, *near]) / least - 1))
     return np.array(found)
 
 
-@pytest.mark.slow
-def test_the_1f1b_pick_of_200_problems_beside_the_best_of_all_simulated():
-    found = regrets(3, 200)
+def checked(found: np.ndarray) -> None:
+    stated, simulated = found.T
     assert found.min() > -1e-12
-    # The formula counts the whole round trip behind the slowest stage, of which a warm-up hides a part.
-    assert np.mean(found <= 0.01) > 0.6
-    assert np.mean(found) < 0.03
-    assert found.max() < 0.25
+    assert np.mean(simulated <= 0.01) >= 0.98
+    assert simulated.mean() < 0.002
+    assert simulated.max() < 0.05
+    # The stated formula counts the whole round trip behind the slowest stage, of which a warm-up hides a part.
+    assert np.mean(stated <= 0.01) < 0.9
+
+
+def test_of_30_problems_the_1f1b_pick_is_within_1_percent_of_the_best_of_all_simulated():
+    checked(regrets(4, 30))
+
+
+@pytest.mark.slow
+def test_of_200_problems_the_1f1b_pick_is_within_1_percent_of_the_best_of_all_simulated_in_196():
+    checked(regrets(3, 200))

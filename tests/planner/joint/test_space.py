@@ -15,13 +15,14 @@ from partita.cli.model import load_model
 from partita.cluster import Cluster, parse_cluster
 from partita.cost.alike import alike
 from partita.errors import InputError, PlanError
-from partita.plan import Plan
+from partita.plan import SIMULATED, Plan
 from partita.planner.fix import check_fix, parse_fix
 from partita.planner.joint import manners
 from partita.planner.joint.manner import DIVIDED, PLAIN
 from partita.planner.joint.plan import Solved, device_counts, solve
 from partita.planner.joint.price import Pricing
 from partita.problem import Problem
+from partita.ranking import foretold, ranked
 from partita.spacetime.lower import lower_to_time
 from tests.planner.joint.test_price import answers, check, graph
 
@@ -175,9 +176,9 @@ def test_contexts_are_offered_to_long_sequences(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_held_is_said(model: str, fix: list[str], facts: list[str]) -> None:
     whole = graph(model)
+    cluster = parse_cluster("8xa100-80gb")
     with pytest.raises((InputError, PlanError)) as refused:
-        problem = Problem(whole, parse_cluster("8xa100-80gb"), 8, target="partita", fix=parse_fix(fix))
-        check_fix(problem, alike(whole))
+        check_fix(Problem(whole, cluster, 8, target="partita", fix=parse_fix(fix)), alike(whole))
     assert [fact for fact in facts if fact not in str(refused.value)] == []
 
 
@@ -210,3 +211,16 @@ def test_c11_the_two_cuts_one_after_the_other(tmp_path: Path) -> None:
 def test_devices_that_are_held_divide_the_counts_that_are_tried() -> None:
     problem = Problem(graph("gpt3-tiny"), parse_cluster("7xa100-80gb"), 8, target="partita", fix={"cp": 2})
     assert list(device_counts(problem)) == [6, 4, 2]
+
+
+@pytest.mark.slow
+def test_a_plan_whose_devices_divide_samples_has_the_time_of_the_formula() -> None:
+    """A graph of one sample can't be lowered for it; one of enough samples says the same."""
+    case = Case("mixture-tiny", 4, 8, set(), {"ep": 4, "pp": 1})
+    problem = Problem(graph(case.model), parse_cluster("1x4xa100-80gb"), 8, target="partita", fix=case.fix)
+    plan = ranked(solve(problem))
+    assert (problem.graph.samples, plan.sample_parts) == (1, 4)
+    assert any("Not simulated: devices of a copy divide its samples" in reason for reason in plan.reasons)
+    simulated = foretold(graph(case.model, plan.sample_parts), plan, problem.cluster)
+    assert simulated.predicted.breakdown.formula == SIMULATED
+    assert simulated.predicted.step_seconds == pytest.approx(plan.predicted.step_seconds, rel=1e-6)

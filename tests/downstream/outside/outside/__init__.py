@@ -1,4 +1,4 @@
-"""A package that extends Partita as a stranger would: a device, a planner for it, a recipe and a verb of its own."""
+"""A package that extends Partita as a stranger would: a device, a planner for it, a recipe, a strategy and a verb."""
 
 from __future__ import annotations
 
@@ -47,6 +47,20 @@ def partita_planner(problem):
 
     found = plan(replace(problem, fix={**problem.fix, "schedule": "gpipe"}))
     return replace(found, search=replace(found.search, engine="outside"))
+
+
+@hookimpl
+def partita_strategies(problem, groups):
+    """Tensor parallelism of feed-forward layers alone: half the all-reduces, and attention on every device."""
+    if problem.graph.name != "outside-gpt":
+        return None
+    from partita.plan import Cut
+    from partita.planner.joint.manner import Manner
+
+    def cuts(block, classes):
+        return [Cut("hidden", ("tensor",))] if "hidden" in classes else None
+
+    return [Manner("feed-forward", cuts, fits=lambda dp, tp: tp > 1, each=True)]
 
 
 @hookimpl
