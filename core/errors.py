@@ -44,6 +44,13 @@ class Infeasible(PartitaError):
         self.reasons = tuple(reasons)
 
 
+def is_interrupt(error: BaseException | None) -> bool:
+    """Whether an error is Ctrl-C, or was caused by it: what compiled code makes of it is a chain of other errors."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__
+    return error is not None
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """``" (did you mean X?)"`` for the nearest known words, or the list of all when none is near."""
     names = sorted(known)

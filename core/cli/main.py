@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import typer
 
-from partita.errors import PartitaError
+from partita.errors import PartitaError, is_interrupt
 from partita.hooks import plugins
 
 # The base of all that the parser raises. It is found from here because typer has moved it between packages.
@@ -50,6 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     except Exception as error:
+        if is_interrupt(error):
+            # Within compiled code.
+            return _failed("interrupted", 130, debug)
         where = traceback.extract_tb(error.__traceback__)[-1]
         return _failed(
             f"this is a defect, not your input: {type(error).__name__}: {error} ({where.name}, line {where.lineno}); "

@@ -19,7 +19,7 @@ from partita.planner.joint.floor import Floor, floor, sorts
 from partita.planner.joint.lent import owners, tied_blocks
 from partita.planner.joint.price import Pricing, Schedule
 from partita.planner.joint.rows import base
-from partita.planner.joint.search import Found, TimeOut, best
+from partita.planner.joint.search import STOPS, Found, TimeOut, best, is_stop
 from partita.planner.joint.space import Family
 from partita.planner.joint.table import JointTable
 from partita.planner.joint.tidy import tidied
@@ -134,7 +134,9 @@ class Engine:
                     if answer is not None:
                         found, below = answer, answer.seconds
                 heappop(queue)
-        except (KeyboardInterrupt, TimeOut) as stop:
+        except STOPS as stop:
+            if not is_stop(stop):
+                raise
             if isinstance(stop, Stopped):
                 found, below = stop.answer, stop.answer.seconds
             left = min(bound for _, bound, _, _ in queue)
@@ -152,7 +154,9 @@ class Engine:
             looked += 1
             try:
                 answer = self.solve(task, than.seconds * within)
-            except TimeOut:
+            except STOPS as stop:
+                if not is_stop(stop):
+                    raise
                 return
             if answer is not None and (key := (answer.table.micro_batches, answer.shapes)) not in seen:
                 seen.add(key)

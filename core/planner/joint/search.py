@@ -15,6 +15,7 @@ from math import inf
 
 import numpy as np
 
+from partita.errors import is_interrupt
 from partita.planner.joint.formula import Terms
 from partita.planner.joint.least import Grid, Piece, grid
 from partita.planner.joint.rows import Base
@@ -45,6 +46,15 @@ class _Box:
 
 class TimeOut(Exception):
     """The search's time is over."""
+
+
+# What ends a search early. Ctrl-C within compiled code is a SystemError, and the interrupt its cause or the cause's.
+STOPS = (KeyboardInterrupt, TimeOut, SystemError)
+
+
+def is_stop(error: BaseException) -> bool:
+    """Whether an error among ``STOPS`` is one of them in earnest."""
+    return not isinstance(error, SystemError) or is_interrupt(error)
 
 
 def best(

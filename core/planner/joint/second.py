@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from partita.planner.joint.engine import Answer, Engine
-from partita.planner.joint.search import TimeOut
+from partita.planner.joint.search import STOPS, is_stop
 from partita.planner.joint.space import Shape
 
 # So many families and numbers of micro-batches are looked at, those first whose bounds are the least.
@@ -29,7 +29,9 @@ def second(engine: Engine, best: Answer) -> Answer | None:
             answer = engine.solve(task, found.seconds if found is not None else float("inf"))
             if answer is not None and answer.shapes != best.shapes:
                 found = answer
-    except (KeyboardInterrupt, TimeOut):
+    except STOPS as stop:
+        if not is_stop(stop):
+            raise
         return None
     return found
 
