@@ -21,7 +21,6 @@ from machine import machine
 
 from partita.cli.model import load_model
 from partita.cluster import Cluster, parse_cluster
-from partita.cluster.model import Link
 from partita.cost.alike import alike
 from partita.cost.precision import compute_dtype
 from partita.errors import PlanError
@@ -99,15 +98,15 @@ def cluster(name: str) -> Cluster:
         return parse_cluster("1x8xv100-32gb", None)
     if name == "C":
         found = parse_cluster("1x8xa100-40gb", None)
-        return replace(found, intra_node=Link(32e9, found.intra_node.latency_seconds, found.intra_node.efficiency))
-    found = parse_cluster("2x4xv100-32gb", None)
+        kind = found.kinds[0]
+        return replace(found, kinds=(replace(kind, intra_node=replace(kind.intra_node, bytes_per_second=32e9)),))
+    kind = parse_cluster("2x4xv100-32gb", None).kinds[0]
     titan = replace(
-        found.device, name="titan-xp", memory_bytes=12 * GIB, peak_flops={"float32": 12.15e12},
+        kind.device, name="titan-xp", memory_bytes=12 * GIB, peak_flops={"float32": 12.15e12},
         memory_bytes_per_second=547.7e9,
     )  # fmt: skip
-    between = Link(1.25e9, found.inter_node.latency_seconds, found.inter_node.efficiency)
-    inside = Link(16e9, found.intra_node.latency_seconds, found.intra_node.efficiency)
-    return Cluster("2x4xtitan-xp", (4, 4), titan, inside, between, None, node_bytes_per_second=1.25e9)
+    inside, between = replace(kind.intra_node, bytes_per_second=16e9), replace(kind.inter_node, bytes_per_second=1.25e9)
+    return Cluster.of("2x4xtitan-xp", (4, 4), titan, inside, between, node_bytes_per_second=1.25e9)
 
 
 def problem(row: Row, folder: Path) -> Problem:
@@ -177,11 +176,12 @@ def main() -> None:
                 searched = time.process_time() - own, time.perf_counter() - wall
                 plan = ranked(found)
                 whole = time.process_time() - own, time.perf_counter() - wall
+                smaller = fewer_choices(stated)
             except PlanError as error:
                 print(f"{row.model:9}  {row.cluster}   {row.batch:5}  {str(error).splitlines()[0]}", flush=True)
                 continue
             step = plan.predicted.step_seconds
-            gains = [f"{'–' if s is None else f'{s / step:.3f}×':>8}" for s in fewer_choices(stated).values()]
+            gains = [f"{'–' if s is None else f'{s / step:.3f}×':>8}" for s in smaller.values()]
             minutes = f"{row.minutes * 60:7.0f} s" if row.minutes else f"{'':9}"
             print(
                 f"{row.model:9}  {row.cluster}   {row.batch:5}  {searched[0]:5.2f} / {searched[1]:4.2f} s  "

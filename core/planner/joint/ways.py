@@ -38,14 +38,14 @@ from partita.planner.joint.table import Prices
 
 @dataclass(frozen=True)
 class Side:
-    """Blocks with one option: the cut of each variant's blocks; [V]: ``index``, numbers of the variants that differ in
-    it or in their device, and into how many ``parts`` a copy's samples are divided. [V, kinds]: whether it is
+    """Blocks with one option: the cut of each variant's blocks; ``index``: [V], numbers of the variants that differ in
+    it or in their device; ``divided``: [V], into how many parts the samples of a turn are. [V, kinds]: whether it is
     ``possible``, constants by name, and what doesn't depend on the samples. ``state``: bytes of parameters, gradients
     and optimizer."""
 
     cuts: tuple[BlockCut, ...]
     index: np.ndarray
-    parts: np.ndarray
+    divided: np.ndarray
     possible: np.ndarray
     constants: Mapping[str, np.ndarray]
     gathered: np.ndarray
@@ -134,14 +134,13 @@ class Ways:
 
     def _all(self, micro_batches: int) -> Prices:
         samples = self.problem.global_batch // micro_batches
-        divided = self.dp[:, 0].astype(int)
         shape = (len(self.shapes), len(self.kinds.of), len(self.family.options))
         found = {name: np.empty(shape) for name in ("forward", "backward", "held", "temporary", "fixed", "sync")}
         for m, option in enumerate(self.family.options):
             for name, values in self._block(option, micro_batches).items():
                 found[name][:, :, m] = values
             side = self.side(option)
-            possible = (side.possible & (samples % (divided * side.parts) == 0)[:, None])[:, self.kinds.of]
+            possible = (side.possible & (samples % side.divided == 0)[:, None])[:, self.kinds.of]
             found["forward"][~possible, m] = found["backward"][~possible, m] = np.inf
             if option.recompute == "selective":
                 none = ~selective_blocks(self.problem.graph)
@@ -238,8 +237,8 @@ class Ways:
             for axes, here, elements in self._summed(cuts, constants)
         )
         return Side(
-            cuts, index, np.array([cut.manner.parts(cut.tp) for cut in cuts]), constants["offered"].astype(bool),
-            constants, gathered, scattered,
+            cuts, index, self.dp[:, 0].astype(int) * [cut.manner.parts(cut.tp) for cut in cuts],
+            constants["offered"].astype(bool), constants, gathered, scattered,
             state=state_bytes_of(trained, frozen, self.per, self.zero, self.dp),
             sync=ends + updated * self.cluster.slowdown(self.devices),
         )  # fmt: skip
@@ -289,10 +288,10 @@ class Ways:
 
     def _measured(self, side: Side, samples: int) -> np.ndarray:
         """[4, V, kinds]: see ``Kinds.measures``; zero where the devices don't divide a turn's samples."""
-        copies, parts = self.dp[:, 0].astype(int).tolist(), side.parts.tolist()
+        copies, divided = self.dp[:, 0].astype(int).tolist(), side.divided.tolist()
         wanted = tuple(
-            None if samples % (dp * of) else (at, samples // dp)
-            for dp, of, at in zip(copies, parts, side.index.tolist(), strict=True)
+            None if samples % parts else (at, samples // dp)
+            for dp, parts, at in zip(copies, divided, side.index.tolist(), strict=True)
         )
         index, rows = _numbered(wanted)
         none = np.zeros((4, len(self.kinds.first)))
