@@ -134,7 +134,7 @@ def _plans(solved: Solved) -> Iterator[tuple[float, Answer, Plan]]:
     """The best under the formula, the best under the sharper one, the interleaved forms of the first, and what is left;
     and the seconds that the sharper formula gives, 0 where it says nothing."""
     yield 0.0, solved.best, solved.plan(solved.best)
-    if not solved.searched.optimal:
+    if not solved.searched.optimal or len(solved.best.found.stages) == 1:
         return
     near = sorted(_answers(solved), key=lambda one: one[0])[:MOST]
     yield from ((seconds, answer, solved.plan(answer)) for seconds, answer in near[:1])
