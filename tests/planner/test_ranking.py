@@ -11,7 +11,7 @@ from partita.simulate.predict import predicted
 
 
 def test_a_deeper_warm_up_that_only_the_sharper_formula_sees_wins():
-    asked = problem("gpt3-13b", "2x8xa100-80gb", None, 64, None, "bf16", "adam", 40 * 2**30, "deepspeed", ())
+    asked = problem("gpt3-13b", "2x8xa100-80gb", None, 64, None, "bf16", "adam", 40 * 2**30, "partita", ())
     solved = solve(asked)
     stated = predicted(asked.graph, solved.plan(solved.best), asked.cluster)
     found = ranked(solved)
@@ -20,7 +20,7 @@ def test_a_deeper_warm_up_that_only_the_sharper_formula_sees_wins():
     assert found.predicted == predicted(asked.graph, found, asked.cluster).predicted
     assert max(found.predicted.peak_bytes.values()) <= 40 * 2**30
     assert found.search.optimal
-    assert "Under the formula the best takes 2.89 s and this one 2.92 s" in found.reasons[-1]
+    assert "Under the formula the best takes 2.88 s and this one 2.91 s" in found.reasons[-1]
 
 
 def test_no_schedule_is_tried_that_is_held_to_another():

@@ -106,7 +106,9 @@ class Engine:
         tied = tied_blocks(graph) + 2 * owners(graph)
         self._sorts = sorts(4 * np.array(pricing.groups.kinds) + tied)
         self._shares: dict[Family, tuple[np.ndarray, np.ndarray]] = {}
-        kinds: Sequence[tuple[Schedule, int]] = schedules or (*(("1f1b", depth) for depth in DEPTHS), ("gpipe", 0))
+        # Other frameworks' own pipelines have 1F1B's usual warm-up.
+        depths = DEPTHS if pricing.problem.target == "partita" else DEPTHS[:1]
+        kinds: Sequence[tuple[Schedule, int]] = schedules or (*(("1f1b", depth) for depth in depths), ("gpipe", 0))
         self.schedules = [kind for kind in kinds if fixed in (None, kind[0])]
 
     def search(self) -> Searched:
