@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -105,7 +106,11 @@ def by_function(problem: Problem, model: str, name: str, fix: Sequence[str]) -> 
 def search(problem: Problem, engine: str | None = None, limit: float | None = None) -> tuple[Plan, float]:
     """The plan of the engine, or of the first one that has one, and the seconds that it took."""
     from partita.hooks import planned
+    from partita.planner.joint.compiled import is_kept
+    from partita.planner.joint.sums import sums
 
+    if not is_kept(sums):
+        print("partita: the search is compiled at its first use; that takes some 15 seconds, once", file=sys.stderr)
     start = time.perf_counter()
     found = planned(problem, engine, math.inf if limit is None else limit)
     return found, time.perf_counter() - start

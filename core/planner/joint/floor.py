@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from math import inf
 
 import numpy as np
-from numba import njit
 
+from partita.planner.joint.compiled import compiled
 from partita.planner.joint.table import Prices
 
 # Values of λ that are tried, in parts of the seconds without it over the bytes of all devices.
@@ -117,7 +117,7 @@ def floor(
     )
 
 
-@njit(cache=True)
+@compiled
 def evenest(weights: np.ndarray, stages: int, halvings: int) -> float:
     """A bound, exact but for the last of the ``halvings``, of the largest sum where a chain is cut into ``stages``."""
     low, high = max(weights.max(), weights.sum() / stages), weights.sum()

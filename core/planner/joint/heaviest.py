@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from partita.planner.joint.compiled import compiled
 
 
-@njit(cache=True)
+@compiled
 def _levels(real, temporary, v):
     """The sizes of temporary bytes that options of a variant have, each once, in order."""
     n, options = real.shape[1:]
@@ -20,7 +21,7 @@ def _levels(real, temporary, v):
     return np.unique(found[:count])
 
 
-@njit(cache=True)
+@compiled
 def whole(real, fixed, held, temporary, base, lent, units, prices_of, flights, under):
     """The least bytes [most, n, U] of the heaviest stage, by stages behind, first block and first unit; what it takes
     [most, n, U, 2]: the shape and the stop of the first stage."""
@@ -76,7 +77,7 @@ def whole(real, fixed, held, temporary, base, lent, units, prices_of, flights, u
     return best, choices
 
 
-@njit(cache=True)
+@compiled
 def _options(real, fixed, held, temporary, base, lent, v, start, stop, w):
     options = real.shape[2]
     best = np.inf

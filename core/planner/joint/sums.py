@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from partita.planner.joint.compiled import compiled
 
 
-@njit(cache=True)
+@compiled
 def sums(
     bases, least, base_bytes, base_sync, index, first, labels, bounds, bound_index, least_p, before_p, work, units,
     port, prices_of, crosses, transfer_f, transfer_b, flights, cycles, room, limits, apart,

@@ -7,13 +7,14 @@ at its first use and kept on disk.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from partita.planner.joint.compiled import compiled
 
 # So many values of temporary bytes are told apart quickly; more of them cost more time.
 LEVELS = 24
 
 
-@njit(cache=True)
+@compiled
 def _equal(one, two):
     """Whether all numbers are equal."""
     for m in range(len(one)):  # noqa: SIM110 (compiled)
@@ -22,7 +23,7 @@ def _equal(one, two):
     return True
 
 
-@njit(cache=True)
+@compiled
 def paths(
     forward, backward, fixed, held, temporary, sync, enter_f, enter_b, leave_f, leave_b, change_f, change_b,
     base_bytes, base_sync, lent_bytes, lent_sync, used,
@@ -108,7 +109,7 @@ def paths(
     return out[0], out[1], out[2], out[3], out[4], out[5]
 
 
-@njit(cache=True)
+@compiled
 def _goes_before(a, b):
     """In order of seconds, bytes, temporary bytes and sync (then of forward seconds)."""
     one, two = a[0] + a[1], b[0] + b[1]
@@ -120,7 +121,7 @@ def _goes_before(a, b):
     return False
 
 
-@njit(cache=True)
+@compiled
 def _ordered(labels, count):
     """The indices of the first labels in that order, equal ones as they came: a merge sort."""
     order, other = np.arange(count), np.arange(count)
@@ -141,7 +142,7 @@ def _ordered(labels, count):
     return order
 
 
-@njit(cache=True)
+@compiled
 def _bisect(stairs, height, size, right):
     """How many steps of a staircase are lower than ``size``, with those as high where ``right``."""
     low, high = 0, height
@@ -154,7 +155,7 @@ def _bisect(stairs, height, size, right):
     return low
 
 
-@njit(cache=True)
+@compiled
 def _front(labels, count, apart):
     """The indices of the labels that no other beats, those with the least seconds first.
 
@@ -231,7 +232,7 @@ def _front(labels, count, apart):
     return kept[:number]
 
 
-@njit(cache=True)
+@compiled
 def _grown(array):
     """The array with as much room again."""
     found = np.empty(2 * len(array), np.int64)
@@ -240,7 +241,7 @@ def _grown(array):
     return found
 
 
-@njit(cache=True)
+@compiled
 def walk(
     forward, backward, fixed, held, temporary, sync, enter_f, enter_b, leave_f, leave_b, change_f, change_b, base_bytes,
     base_sync, lent_bytes, lent_sync, rest, slope, start, w, room, apart, below,
