@@ -91,7 +91,8 @@ Fix = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME=VALUE",
-        help="Hold a decision: tp, pp, dp, zero, micro_batch, micro_batches, recompute or schedule. Repeat for more.",
+        help="Hold a decision: tp, pp, dp, zero, micro_batch, micro_batches, recompute or schedule; of one stage "
+        "(stage:2.zero=1); the stages of an old plan (plan.json:stages). Repeat for more.",
     ),
 ]
 Profile = Annotated[

@@ -15,6 +15,11 @@ COUNTS = ("tp", "pp", "dp", "cp", "ep", "micro_batch", "micro_batches")
 PARALLEL = ("tp", "pp", "dp", "cp", "ep")
 WORDS: Mapping[str, tuple[str, ...]] = {"recompute": ("none", "full"), "schedule": ("1f1b", "gpipe")}
 NAMES = (*COUNTS, "zero", "sp", *WORDS)
+OF_STAGE = re.compile(r"stage:(?P<stage>\d+)\.(?P<name>\w+)")
+# Between the names of the first and the last block of a stage.
+TO = " … "
+# What can be held of one stage.
+STAGE_NAMES = ("dp", "tp", "zero", "recompute")
 
 
 def parse_fix(texts: Iterable[str]) -> dict[str, int | str]:
@@ -22,8 +27,15 @@ def parse_fix(texts: Iterable[str]) -> dict[str, int | str]:
     found: dict[str, int | str] = {}
     for text in texts:
         name, equals, value = (part.strip() for part in text.partition("="))
+        if name.endswith(".json:stages") and not equals:
+            found |= _of_plan(text, name.removesuffix(":stages"), found)
+            continue
         if name.startswith("stage:"):
-            raise InputError(f'"{text}": decisions hold for all stages; leave out "{name.split(".")[0]}."')
+            name = _of_stage(text, name)
+            if name in found:
+                raise InputError(f'"{text}": {name} is held twice, also as {name}={found[name]}')
+            found[name] = _value(text, name.partition(".")[2], value)
+            continue
         if not equals and name in NAMES:
             raise InputError(f'"{text}" has no value; {name}={WORDS.get(name, "1")[0]} is how one is written')
         if name not in NAMES:
@@ -32,6 +44,30 @@ def parse_fix(texts: Iterable[str]) -> dict[str, int | str]:
             raise InputError(f'"{text}": {name} is held twice, also as {name}={found[name]}')
         found[name] = _value(text, name, value)
     return found
+
+
+def _of_stage(text: str, name: str) -> str:
+    """The name, if it is of one stage and of a decision that single stages have."""
+    match = OF_STAGE.fullmatch(name)
+    if match is None or match["name"] not in STAGE_NAMES:
+        raise InputError(f'"{text}": of one stage {listed(STAGE_NAMES)} can be held, written stage:2.zero=1')
+    return f"stage:{int(match['stage'])}.{match['name']}"
+
+
+def _of_plan(text: str, path: str, found: Mapping[str, int | str]) -> dict[str, int | str]:
+    """What a plan's file decided of its stages: their number, blocks, dp and tp."""
+    from partita.plan import load_plan
+
+    stages = load_plan(path).stages
+    if twice := [name for name in found if name == "pp" or name.startswith("stage:")]:
+        raise InputError(f'"{text}": {twice[0]}={found[twice[0]]} is held too; the plan says it')
+    if len(sizes := sorted({len(stage.devices) for stage in stages})) > 1:
+        raise InputError(f'"{text}": its stages have {listed(sizes)} devices; stages of one size can be held')
+    held: dict[str, int | str] = {"pp": len(stages)}
+    for number, stage in enumerate(stages):
+        held[f"stage:{number}.blocks"] = f"{stage.blocks[0]}{TO}{stage.blocks[-1]}"
+        held |= {f"stage:{number}.dp": stage.dp, f"stage:{number}.tp": stage.tp}
+    return held
 
 
 def _value(text: str, name: str, value: str) -> int | str:
@@ -51,9 +87,19 @@ def _value(text: str, name: str, value: str) -> int | str:
     return number
 
 
+def of_stages(fix: Mapping[str, int | str]) -> dict[int, dict[str, int | str]]:
+    """By the index of a stage, what is held of it: dp, tp, zero, recompute, blocks."""
+    found: dict[int, dict[str, int | str]] = {}
+    for name, value in fix.items():
+        if match := OF_STAGE.fullmatch(name):
+            found.setdefault(int(match["stage"]), {})[match["name"]] = value
+    return found
+
+
 def check_fix(problem: Problem, groups: Alike) -> None:
     """PlanError for the first held decision that this model, cluster, batch or target can't carry out."""
-    held = {name: int(value) for name, value in problem.fix.items() if name not in WORDS}
+    whole = {name: value for name, value in problem.fix.items() if not name.startswith("stage:")}
+    held = {name: int(value) for name, value in whole.items() if name not in WORDS}
     devices, blocks, batch = problem.cluster.devices, len(problem.graph.blocks), problem.global_batch
     if "tp" in held:
         require_tp(problem.graph, groups, held["tp"])
@@ -70,12 +116,36 @@ def check_fix(problem: Problem, groups: Alike) -> None:
     if batch % (dp := held.get("dp", 1)):
         raise PlanError(f"dp={dp} does not divide the global batch {batch}; {_some(divisors(batch))} do")
     _check_micro(held, batch)
+    _check_stages(problem)
     _check_inside(problem, groups, held)
     target = TARGETS[problem.target]
     zeros = target.zero_in_pipeline if pp > 1 else target.zero_alone
     if (zero := held.get("zero", 0)) not in zeros:
         words = f"zero={zero}" + (f" with pp={pp}" if pp > 1 else "")
         raise PlanError(f"{words}: {target.sentence}; here zero={listed(zeros)} can be held")
+
+
+def _check_stages(problem: Problem) -> None:
+    """PlanError for what is held of a single stage and can't be."""
+    names, target, pp = [block.name for block in problem.graph.blocks], TARGETS[problem.target], problem.fix.get("pp")
+    for stage, held in sorted(of_stages(problem.fix).items()):
+        name, value = next(iter(held.items()))
+        said = f"stage:{stage}.{name}={value}"
+        if pp is None:
+            raise PlanError(f"{said}: of how many stages? Hold pp too, at least pp={stage + 1}")
+        if stage >= int(pp):
+            raise PlanError(f"{said}: pp={pp} has the stages 0 to {int(pp) - 1}")
+        for name in ("dp", "tp", "zero"):
+            if name in held and problem.target != "partita" and len(of_stages(problem.fix)) < int(pp):
+                raise PlanError(
+                    f"stage:{stage}.{name}={held[name]}: for target {problem.target} all stages are alike in {name}; "
+                    f"hold {name}={held[name]}, or plan for --target partita"
+                )
+        if held.get("zero", 0) not in target.zero_in_pipeline:
+            raise PlanError(f"stage:{stage}.zero={held['zero']}: {target.sentence}")
+        for block in str(held["blocks"]).split(TO) if "blocks" in held else ():
+            if block not in names:
+                raise PlanError(f'stage {stage} begins or ends with "{block}", and the model has no such block')
 
 
 def _check_inside(problem: Problem, groups: Alike, held: Mapping[str, int]) -> None:

@@ -134,7 +134,7 @@ def _crossing(solved: Solved, answer: Answer) -> Iterator[str]:
     places = solved.engine.pricing.places(answer.family)
     found: dict[int, list[int]] = {}
     for number, stage in enumerate(answer.found.stages):
-        variant = places.variants[answer.table.prices_of[stage.shape, stage.unit]]
+        variant = places.variants[solved.engine.pricing.variant(answer.family, answer.table, stage)]
         if variant.along({"tensor"}).crosses:
             found.setdefault(variant.shape.tp, []).append(number)
     for tp, stages in found.items():

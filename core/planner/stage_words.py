@@ -104,7 +104,7 @@ def odd_blocks(pricing: Pricing, answer: Answer) -> Iterator[str]:
         return
     layers = [sum(kinds[k] == kind for k in range(stage.start, stage.stop)) for stage in stages]
     for index, at in ((0, 0), (len(blocks) - 1, len(stages) - 1)):
-        v = answer.table.prices_of[stages[at].shape, stages[at].unit]
+        v = pricing.variant(answer.family, answer.table, stages[at])
         cost = (answer.table.prices.forward[v] + answer.table.prices.backward[v]).min(axis=1)
         typical = cost[kinds.index(kind)]
         if kinds[index] == kind or not np.isfinite(cost[index] / typical if typical else np.inf):

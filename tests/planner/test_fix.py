@@ -35,7 +35,7 @@ def gpt(heads: int):
         ("zero=4", r'"zero=4": zero is 0, 1, 2 or 3'),
         ("recompute=half", r'"recompute=half": recompute is none or full'),
         ("schedule=zb", r'"schedule=zb": schedule is 1f1b or gpipe'),
-        ("stage:2.zero=1", r"decisions hold for all stages"),
+        ("stage:2.pp=1", r"of one stage dp, tp, zero and recompute can be held"),
     ],
 )
 def test_what_is_no_decision_is_refused(text, message):

@@ -114,7 +114,7 @@ def predict(
 def stage_memory(pricing: Pricing, family: Family, table: JointTable, stage: Chosen, behind: int) -> MemoryBytes:
     """Bytes by item on each device of a stage; they add up to what the search compared, except for what these devices
     have less than the largest."""
-    prices, v = table.prices, int(table.prices_of[stage.shape, stage.unit])
+    prices, v = table.prices, pricing.variant(family, table, stage)
     ways, kind = pricing.ways(family), pricing.kinds.of
     inside = np.arange(stage.start, stage.stop), np.array(stage.options)
     state = [
@@ -135,7 +135,7 @@ def stage_memory(pricing: Pricing, family: Family, table: JointTable, stage: Cho
 
 def _parts(pricing: Pricing, family: Family, table: JointTable, stage: Chosen) -> tuple[float, float]:
     """Seconds of one micro-batch in which a stage computes again, and in which it waits for its own collectives."""
-    prices, v = table.prices, int(table.prices_of[stage.shape, stage.unit])
+    prices, v = table.prices, pricing.variant(family, table, stage)
     turns = {m: pricing.ways(family).turns(family.options[m], table.micro_batches) for m in set(stage.options)}
     again, collective, before = 0.0, 0.0, -1
     for i, m in enumerate(stage.options, stage.start):

@@ -14,12 +14,13 @@ from partita.cost.precision import compute_dtype
 from partita.errors import divisors
 from partita.graph.model import ITEM_BYTES
 from partita.planner.joint.boundary import boundary_share
+from partita.planner.joint.held import holding
 from partita.planner.joint.kinds import Kinds
 from partita.planner.joint.manner import Manner
 from partita.planner.joint.manners import offered
 from partita.planner.joint.places import Places, places
 from partita.planner.joint.space import MOST_UNITS, Family, families
-from partita.planner.joint.table import JointTable, Prices
+from partita.planner.joint.table import Chosen, JointTable, Prices
 from partita.planner.joint.ways import Ways
 from partita.problem import Problem
 
@@ -95,7 +96,7 @@ class Pricing:
         fits = np.array([self._divides(samples, shape.dp) for shape in family.shapes])
         ports = tuple(dict.fromkeys((shape.dp, shape.width) for shape in family.shapes))
         forward, backward = self._transfers(ports, samples)
-        return JointTable(
+        table = JointTable(
             prices=self.prices(family, micro_batches),
             units=np.array([shape.devices // family.unit for shape in family.shapes]),
             port=np.array([ports.index((shape.dp, shape.width)) for shape in family.shapes]),
@@ -109,6 +110,11 @@ class Pricing:
             schedule=schedule,
             depth=depth,
         )
+        return holding(table, family, self.problem.graph, self.problem.fix)
+
+    def variant(self, family: Family, table: JointTable, stage: Chosen) -> int:
+        """The number of a stage's variant; a stage that is held has prices of its own."""
+        return int(table.prices_of[stage.shape, stage.unit]) % len(self.ways(family).shapes)
 
     def prices(self, family: Family, micro_batches: int) -> Prices:
         """The prices of a family for that many micro-batches."""
