@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from partita.cli.options import problem
 from partita.planner.joint.plan import solve
 from partita.ranking import ranked
 from partita.simulate.predict import predicted
 
 
+@pytest.mark.slow
 def test_a_deeper_warm_up_that_only_the_sharper_formula_sees_wins():
     asked = problem("gpt3-13b", "2x8xa100-80gb", None, 64, None, "bf16", "adam", 40 * 2**30, "partita", ())
     solved = solve(asked)

@@ -132,6 +132,7 @@ def test_the_same_by_a_measured_profile():
     assert all(way.base_sync.min() > 0 for way in map(prices.ways, prices.families))  # an update's start
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "cluster", "batch"), CASES[:-1])
 def test_what_is_offered_lowers(model, cluster, batch):
     """The lowering takes every answer."""

@@ -106,6 +106,7 @@ def least(prices: Pricing) -> float:
     return min(found, default=inf)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("speeds", [(3e9, 1e9), (1e9, 2e9)])
 def test_the_best_of_all_answers_that_fit_each_device(speeds):
     """Looked at one by one, and judged by the plan's own memory against the devices' own limits."""
