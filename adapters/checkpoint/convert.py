@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,6 +58,7 @@ def convert(
     graph = _graph([(wanted, to), (before, saved_by)], model)
     goal = None if wanted is None else target(wanted, graph)
     by = None if before is None else target(before, graph)
+    _forget_peak()
     before_bytes = memory_bytes("VmRSS")
     catalogue = read_checkpoint(checkpoint, by, graph, weights=to == "safetensors")
     if graph is not None:
@@ -83,6 +85,12 @@ def _plan(to: str) -> Plan:
     if not os.path.exists(to):
         raise InputError(f'--to "{to}": no such file; {listed([*FORMS, "the file of a plan"])} work')
     return load_plan(to)
+
+
+def _forget_peak() -> None:
+    """Let the kernel count the most memory from here on: importing and planning may have had more."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 def memory_bytes(word: str) -> int:

@@ -123,6 +123,7 @@ def listed() -> list[Case]:
         case("attention", "", (2, 6, 24), (2, 6, 12), (2, 6, 12), heads=4, kv_heads=2, causal=True),
         case("attention", "", (2, 6, 24), (2, 6, 24), (2, 6, 24), (1, 4, 6, 6), heads=4, kv_heads=4, causal=False),
         case("attention", "", (2, 6, 24), (2, 6, 24), (2, 6, 24), (2, 4, 6, 6), heads=4, kv_heads=4, causal=False),
+        case("gelu_new", "", (2, 3, 8)),
         case("rotary", "", (2, 6, 24), head_dim=6),
         case("scale", "", (2, 6), factor=0.25),
         case("cumsum", "aten.cumsum.default", (4, 6, 5), args=(1,)),
@@ -154,6 +155,7 @@ MEANING: dict[str, Callable[[Case, list[torch.Tensor]], torch.Tensor]] = {
     "attention": attention,
     "rotary": rotary,
     "scale": lambda made, tensors: tensors[0] * made.op.attributes["factor"],
+    "gelu_new": lambda made, tensors: F.gelu(tensors[0], approximate="tanh"),
     "linear": lambda made, tensors: tensors[0] @ tensors[1] + tensors[2],
     "rms_norm": lambda made, tensors: F.rms_norm(tensors[0], tensors[1].shape, tensors[1]),
 }
