@@ -68,7 +68,7 @@ def test_options(value: Any, wanted: Key) -> None:
         ({"fix": {"zero": 4}}, ['"zero=4"', "0, 1, 2 or 3"]),
         ({"fix": {"recompute": True}}, ['"recompute=True"', "none or full"]),
         ({"fix": ["tp=2", "tp=4"]}, ["held twice"]),
-        ({"fix": {"stage:2.zero": 1}}, ["for all stages"]),
+        ({"fix": {"stage:2.pp": 1}}, ["of one stage dp, tp, zero and recompute can be held"]),
         ({"dry_run": "yes"}, ["\"partita.dry_run\": 'yes'", "true or false"]),
         ({"dry_run": 1}, ['"partita.dry_run": 1']),
         ({"plan": "p.json", "fix": {"tp": 2}}, ["a finished plan", "fix would do nothing"]),

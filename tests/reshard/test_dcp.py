@@ -242,8 +242,7 @@ def test_a_vocabulary_of_64_mib_takes_less_memory_and_loses_its_padding(tmp_path
         assert done.returncode == 0, done.stderr
         found = json.loads(done.stdout)
         assert found["source"]["padded"] == {"transformer.wte.weight": [65535, 65536]}
-        # About 30 MiB on an idle machine. While others keep its cores busy up to 85 were seen: what is written lies in
-        # memory until the disk has taken it. All of it would be 192.
+        # About 30 MiB on an idle machine; while others keep its cores busy up to 85 were seen. All of it would be 192.
         assert found["peak_bytes"] - found["before_bytes"] <= 96 * 2**20
     wte = {"model": {"transformer.wte.weight": torch.zeros(65535, 256)}}
     assert torch.equal(load(wte, tmp_path / "out")["model"]["transformer.wte.weight"], words)
