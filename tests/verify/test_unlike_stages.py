@@ -25,6 +25,9 @@ from tests.runtime.models import MODELS
 from tests.spacetime.unlike import CASES, Case, Part, lowered, plan
 from tests.verify.models import captured_at, example_of, with_captures
 
+# Thorough: the fast suite has the proofs of the same programs.
+pytestmark = pytest.mark.slow
+
 FAST = {"dp2 to tp2", "2 to 3 of 6", "skip"}
 
 

@@ -15,6 +15,9 @@ from partita.planner.joint.formula import fits
 from partita.planner.joint.sharp import sharp_seconds
 from tests.planner.joint.brute import answers, small_table
 
+# Thorough: the fast suite has the search against brute force and whole plans.
+pytestmark = pytest.mark.slow
+
 DEPTHS = (0, 1, 2)
 
 

@@ -26,6 +26,9 @@ from partita.problem import Problem
 from tests.planner.joint.brute import brute, small_table
 from tests.planner.joint.tables import Sizes, random_answer, random_table
 
+# Thorough: the fast suite has the search against brute force and whole plans.
+pytestmark = pytest.mark.slow
+
 
 def checked(table: JointTable, expected: float, found: miqp.Solved) -> bool:
     """Whether there is an answer; it must be the expected one, proven, and priced again."""

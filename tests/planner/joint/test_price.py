@@ -32,6 +32,9 @@ from partita.simulate.table import chosen
 from partita.spacetime.lower import lower_to_time
 from tests.planner.joint.tables import random_answer
 
+# Thorough: the fast suite has the search against brute force and whole plans.
+pytestmark = pytest.mark.slow
+
 SEARCH = Search("joint", True, 0.0, 0)
 H200 = Path(__file__).parents[2] / "data" / "profiles" / "h200.json"
 

@@ -18,6 +18,9 @@ from tests.planner.joint.brute import answers
 from tests.planner.joint.simulated import run, simulated_seconds
 from tests.planner.joint.tables import heaviest, random_answer, random_table
 
+# Thorough: the fast suite has the search against brute force and whole plans.
+pytestmark = pytest.mark.slow
+
 
 def gpipe_checked(seed: int, count: int) -> None:
     random, seen = Random(seed), 0
