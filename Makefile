@@ -27,7 +27,7 @@ WORKERS := -n 2 --dist loadfile
 test: lint ## everything that must hold: lint and all tests
 	@$(PYTHON) -m pytest $(WORKERS) tests
 
-test-fast: environment ## the tests that take under a minute together
+test-fast: environment ## the tests that take about a minute together
 	@$(PYTHON) -m pytest $(WORKERS) tests -m "not slow"
 
 # core/ installs as `partita` and plugins/ as `partita.plugins`; tools that read files and do not import see that only
