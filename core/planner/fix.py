@@ -96,6 +96,16 @@ def of_stages(fix: Mapping[str, int | str]) -> dict[int, dict[str, int | str]]:
     return found
 
 
+def held_devices(fix: Mapping[str, int | str]) -> int:
+    """Of how many devices a number must be a multiple that keeps what is held of tp, pp, dp, cp and ep."""
+    return prod(int(fix.get(name, 1)) for name in PARALLEL)
+
+
+def says_all_devices(fix: Mapping[str, int | str]) -> bool:
+    """Whether what is held leaves no choice of their number."""
+    return {"tp", "pp", "dp"} <= fix.keys()
+
+
 def check_fix(problem: Problem, groups: Alike) -> None:
     """PlanError for the first held decision that this model, cluster, batch or target can't carry out."""
     whole = {name: value for name, value in problem.fix.items() if not name.startswith("stage:")}
@@ -128,7 +138,8 @@ def check_fix(problem: Problem, groups: Alike) -> None:
 def _check_stages(problem: Problem) -> None:
     """PlanError for what is held of a single stage and can't be."""
     names, target, pp = [block.name for block in problem.graph.blocks], TARGETS[problem.target], problem.fix.get("pp")
-    for stage, held in sorted(of_stages(problem.fix).items()):
+    stages = of_stages(problem.fix)
+    for stage, held in sorted(stages.items()):
         name, value = next(iter(held.items()))
         said = f"stage:{stage}.{name}={value}"
         if pp is None:
@@ -136,7 +147,7 @@ def _check_stages(problem: Problem) -> None:
         if stage >= int(pp):
             raise PlanError(f"{said}: pp={pp} has the stages 0 to {int(pp) - 1}")
         for name in ("dp", "tp", "zero"):
-            if name in held and problem.target != "partita" and len(of_stages(problem.fix)) < int(pp):
+            if name in held and problem.target != "partita" and len(stages) < int(pp):
                 raise PlanError(
                     f"stage:{stage}.{name}={held[name]}: for target {problem.target} all stages are alike in {name}; "
                     f"hold {name}={held[name]}, or plan for --target partita"

@@ -11,11 +11,11 @@ from math import inf
 from typing import Literal
 
 from partita.errors import PlanError, divisors
-from partita.planner.arrangement import arrangement
 from partita.planner.fix import check_fix
 from partita.planner.joint.engine import TIE, Answer
 from partita.planner.joint.plan import Solved, searched, solve
 from partita.planner.joint.price import Pricing
+from partita.planner.reasons import said
 from partita.planner.words import counted
 from partita.problem import Problem
 
@@ -117,12 +117,6 @@ def alternatives(solved: Solved) -> list[Alternative]:
     """The best answers of other tables, the fastest first."""
     others = sorted(solved.engine.others(solved.best, WITHIN, TABLES), key=lambda answer: answer.seconds)
     return [Alternative(answer.seconds, said(solved, answer)) for answer in others[:SHOWN]]
-
-
-def said(solved: Solved, answer: Answer) -> str:
-    """An answer in one line."""
-    plan = solved.plan(answer)
-    return arrangement(plan.stages, plan.order)
 
 
 def _shapes(answer: Answer) -> list:

@@ -27,11 +27,8 @@ from partita.planner.joint.space import Family, Option, Shape
 from partita.planner.joint.table import Chosen, JointTable
 
 
-def build(
-    pricing: Pricing, family: Family, table: JointTable, chosen: Sequence[Chosen], search: Search,
-    reasons: Sequence[str] = (),
-) -> Plan:  # fmt: skip
-    """The plan of an answer to a table of a family."""
+def build(pricing: Pricing, family: Family, table: JointTable, chosen: Sequence[Chosen], search: Search) -> Plan:
+    """The plan of an answer to a table of a family, without reasons."""
     problem = pricing.problem
     stages = plan_stages(pricing, family, table, chosen)
     used = {device for stage in stages for device in stage.devices}
@@ -42,7 +39,7 @@ def build(
         global_batch=problem.global_batch, schedule=table.schedule,
         order=Order(table.schedule, len(stages), table.micro_batches, depth),
         stages=stages, shared_parameters=shared_parameters(pricing, stages),
-        predicted=predict(pricing, family, table, chosen, stages), reasons=tuple(reasons), search=search,
+        predicted=predict(pricing, family, table, chosen, stages), reasons=(), search=search,
         idle_devices=tuple(sorted(set(range(problem.cluster.devices)) - used)),
     )  # fmt: skip
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from heapq import heapify, heappop, heapreplace
 from math import inf
 
@@ -113,7 +114,7 @@ class Engine:
 
     def search(self) -> Searched:
         """The best answer. Interrupted, or at its deadline, the best so far with the bound of what is left."""
-        tasks = self.tasks()
+        tasks = self.tasks
         found: Answer | None = None
         below, pruned = inf, 0
         # In the order of bounds; a task's second bound, with regard to memory, is found where its first one is due.
@@ -148,9 +149,8 @@ class Engine:
     def others(self, than: Answer, within: float, most: int) -> Iterator[Answer]:
         """Other answers that take up to ``within`` times as long, the best of their family and number of micro-batches:
         up to ``most`` are looked for, where bounds are the least. Each arrangement comes once."""
-        tasks = sorted(self.tasks(), key=lambda task: task.bound)
         looked, seen = 0, {(than.table.micro_batches, than.shapes)}
-        for task in tasks:
+        for task in self.by_bound:
             if task.mixed or task.bound >= than.seconds * within or looked == most:
                 continue
             looked += 1
@@ -166,19 +166,17 @@ class Engine:
 
     def solve(self, task: Task, below: float) -> Answer | None:
         """The best answer of a task that takes less than ``below``."""
-        pricing, family, count = self.pricing, task.family, task.micro_batches
+        family, count = task.family, task.micro_batches
         schedules = self.schedules if family.most_stages > 1 else self.schedules[:1]
         first = self._table(task, *schedules[0])
-        used = np.zeros(len(first.prices.forward), dtype=bool)
-        used[first.prices_of[first.prices_of >= 0]] = True
-        bases = base(first.prices, used)
+        bases = base(first.prices, first.used)
         bound = best(first, below, bases, relaxed=True, deadline=self.deadline)
         if bound is None:
             return None
         found: Answer | None = None
         for schedule, depth in schedules:
             # With so few micro-batches nobody waits for a return.
-            if depth and (count <= family.most_stages or pricing.problem.fix.get("schedule") == "gpipe"):
+            if depth and count <= family.most_stages:
                 continue
             table = self._table(task, schedule, depth)
             answer = best(table, below, bases, deadline=self.deadline)
@@ -189,6 +187,7 @@ class Engine:
                 break
         return found
 
+    @cached_property
     def tasks(self) -> list[Task]:
         """All tasks, those first that are searched in no time, and of these the ones with the least bounds."""
         found = []
@@ -200,6 +199,11 @@ class Engine:
                     if bound < inf:
                         found.append(Task(family, count, bound, kind))
         return sorted(found, key=lambda task: (task.easy, task.bound))
+
+    @property
+    def by_bound(self) -> list[Task]:
+        """All tasks, those with the least bounds first."""
+        return sorted(self.tasks, key=lambda task: task.bound)
 
     def _floor(self, family: Family, micro_batches: int, mixed: bool) -> Floor:
         """The bounds of a task."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from partita.planner.joint.table import Chosen, JointTable
 
@@ -35,6 +36,28 @@ class StageNumbers:
     backward: float
     sync: float
     bytes: float
+
+
+class Stands(Protocol):
+    """Where a stage begins, and its shape."""
+
+    @property
+    def start(self) -> int: ...
+    @property
+    def unit(self) -> int: ...
+    @property
+    def shape(self) -> int: ...
+
+
+class Took(Protocol):
+    """Seconds of a stage."""
+
+    @property
+    def forward(self) -> float: ...
+    @property
+    def backward(self) -> float: ...
+    @property
+    def sync(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -72,7 +95,7 @@ def stage_numbers(table: JointTable, stage: Chosen, behind: int) -> StageNumbers
     return StageNumbers(forward, backward, sync, fixed + table.held(behind) * held + temporary)
 
 
-def transfer(table: JointTable, stage: Chosen, after: Chosen) -> tuple[float, float]:
+def transfer(table: JointTable, stage: Stands, after: Stands) -> tuple[float, float]:
     """Seconds of the boundary between two stages, forward and backward."""
     at = (int(table.crosses[after.unit]), after.start, int(table.port[stage.shape]), int(table.port[after.shape]))
     return float(table.transfer_forward[at]), float(table.transfer_backward[at])
@@ -82,14 +105,20 @@ def terms(table: JointTable, stages: Sequence[Chosen]) -> Terms:
     """The formula's terms of an answer."""
     count = len(stages)
     numbers = [stage_numbers(table, stage, count - 1 - at) for at, stage in enumerate(stages)]
+    return terms_of(table, stages, numbers, [table.cycle(behind) for behind in range(count)])
+
+
+def terms_of(table: JointTable, stages: Sequence[Stands], numbers: Sequence[Took], cycles_of: Sequence[float]) -> Terms:
+    """The same where the seconds of each stage are known; ``cycles_of``: w of the cycle term, by stages behind."""
+    count = len(stages)
     moved = [transfer(table, *pair) for pair in zip(stages[:-1], stages[1:], strict=True)]
     p = [stage.forward + stage.backward for stage in numbers]
     o = [forward + backward for forward, backward in moved]
     total = p[-1]
-    cycles = [total / table.cycle(0)]
+    cycles = [total / cycles_of[0]]
     for at in reversed(range(count - 1)):
         total = p[at] + (total + o[at])
-        cycles.append(total / table.cycle(count - 1 - at))
+        cycles.append(total / cycles_of[count - 1 - at])
     sync = max(stage.sync for stage in numbers)
     if table.schedule == "gpipe":
         slowest = max([stage.forward for stage in numbers] + [forward for forward, _ in moved])

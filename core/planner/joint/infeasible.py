@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, lcm
 
@@ -10,6 +10,7 @@ from partita.cost.state import state_bytes
 from partita.errors import Infeasible, divisors
 from partita.plan import Order
 from partita.planner.arrangement import arrangement
+from partita.planner.fix import held_devices, says_all_devices
 from partita.planner.joint.build import plan_stages, stage_memory
 from partita.planner.joint.kinds import BlockCut
 from partita.planner.joint.price import Pricing, Schedule
@@ -103,10 +104,20 @@ def least_memory(pricing: Pricing, counts: Sequence[int], under: float = float("
 
 def fitting(pricing: Pricing, limit: float) -> Least | None:
     """Any answer that fits the limit on all of a pricing's devices."""
-    for bound, family, table in _tables(pricing):
-        if bound <= limit and (found := smallest(table, limit + 1)) is not None and found.bytes <= limit:
+    return _first(pricing, ((family, table) for bound, family, table in _tables(pricing) if bound <= limit), limit)
+
+
+def _first(pricing: Pricing, tables: Iterable[tuple[Family, JointTable]], limit: float) -> Least | None:
+    """The answer that needs the least memory of the first table that has one within the limit."""
+    for family, table in tables:
+        if (found := smallest(table, limit + 1)) is not None and found.bytes <= limit:
             return Least(pricing, family, table, found)
     return None
+
+
+def _schedule(problem: Problem) -> Schedule:
+    """The one under which an answer holds the least, of those that may be chosen."""
+    return "gpipe" if problem.fix.get("schedule") == "gpipe" else "1f1b"
 
 
 def _tables(pricing: Pricing) -> Iterator[tuple[float, Family, JointTable]]:
@@ -115,7 +126,7 @@ def _tables(pricing: Pricing) -> Iterator[tuple[float, Family, JointTable]]:
     1F1B without a deeper warm-up holds the least; of the numbers of micro-batches that fill the pipeline for the same
     shapes, the largest does.
     """
-    schedule: Schedule = "gpipe" if pricing.problem.fix.get("schedule") == "gpipe" else "1f1b"
+    schedule = _schedule(pricing.problem)
     for family in pricing.families:
         seen = set()
         for count in reversed(pricing.micro_batches(family)):
@@ -172,9 +183,8 @@ def _devices_sentence(pricing: Pricing) -> str:
 def more_devices(pricing: Pricing) -> Least | None:
     """The least larger number of such devices on which an answer fits, of ``STEPS`` numbers."""
     problem = pricing.problem
-    held = {name: int(problem.fix.get(name, 1)) for name in ("tp", "pp", "dp")}
-    step, cluster = held["tp"] * held["pp"] * held["dp"], problem.cluster
-    if held.keys() <= problem.fix.keys():
+    step, cluster = held_devices(problem.fix), problem.cluster
+    if says_all_devices(problem.fix):
         return None
     room = problem.largest_memory_limit - framework_bytes(pricing)
     first = max(cluster.devices + 1, ceil(state(pricing) / room))
@@ -223,13 +233,12 @@ def smaller_batch(pricing: Pricing, counts: Sequence[int]) -> Least | None:
 
 
 def _with_turns(pricing: Pricing, count: int, limit: float) -> Least | None:
-    schedule: Schedule = "gpipe" if pricing.problem.fix.get("schedule") == "gpipe" else "1f1b"
-    for family in pricing.families:
-        if count in pricing.micro_batches(family):
-            table = pricing.table(family, count, schedule)
-            if floor(table) <= limit and (found := smallest(table, limit + 1)) is not None and found.bytes <= limit:
-                return Least(pricing, family, table, found)
-    return None
+    schedule = _schedule(pricing.problem)
+    tables = (
+        (family, pricing.table(family, count, schedule))
+        for family in pricing.families if count in pricing.micro_batches(family)
+    )  # fmt: skip
+    return _first(pricing, ((family, table) for family, table in tables if floor(table) <= limit), limit)
 
 
 def _turns(problem: Problem, devices: int) -> list[int]:

@@ -16,13 +16,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from partita.planner.joint.rows import BACKWARD, FORWARD, SYNC, Base, Row, base, bound, least_option, options_of, row
-from partita.planner.joint.sums import sums
+from partita.planner.joint.sums import EXACT, sums
 from partita.planner.joint.table import Chosen, JointTable
-
-# Whether the numbers of a stage are those of an answer that fits, or only a bound of them.
-EXACT, BOUND = 1, 2
-# Sums that differ by less are equal: the more even stages are taken.
-TIE = 1e-12
 
 
 @dataclass(frozen=True)
@@ -57,22 +52,17 @@ class Grid:
     def __post_init__(self) -> None:
         table = self.table
         self.apart = table.schedule == "gpipe"
-        self.most = min(table.blocks, table.most_stages, table.all_units // int(table.units.min()))
+        self.most = table.stages_at_most
         self.flights = np.array([table.held(behind) for behind in range(self.most)], dtype=np.int64)
         self.cycles = np.array([np.inf if self.relaxed else table.cycle(behind) for behind in range(self.most)])
         ways, n = table.prices.forward.shape[:2]
         each = least_option(table.prices.forward + table.prices.backward)
-        used = np.where(table.prices_of < 0, np.inf, 0.0).min(axis=1) == 0
         # Of the blocks before each: the least seconds, and the least seconds times units, of both passes, of each.
         self.before = np.concatenate([[0.0], np.cumsum(each.min(axis=0))])
-        units = np.full(ways, np.inf)
-        for shape in np.flatnonzero(used).tolist():
-            for v in set(table.prices_of[shape].tolist()) - {-1}:
-                units[v] = min(units[v], float(table.units[shape]))
         passes = (each, least_option(table.prices.forward), least_option(table.prices.backward))
         # A block may take no time: what no shape has is left out before it is multiplied.
-        had = np.isfinite(units)
-        work = [(of[had] * units[had, None]).min(axis=0, initial=np.inf) for of in passes]
+        had = table.used
+        work = [(of[had] * table.least_units[had, None]).min(axis=0, initial=np.inf) for of in passes]
         self.work = np.stack([np.concatenate([[0.0], np.cumsum(each)]) for each in work])
         # Where a block can't be, the base path is infinite; here it is to leave those behind it as they are.
         real = np.where(np.isfinite(each), each, 0.0)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf, prod
+from math import inf
 
 from partita.cluster import Cluster
 from partita.cost.alike import alike
 from partita.errors import PlanError
 from partita.plan import Plan, Search, SharedParameter, Stage, rounded
-from partita.planner.fix import PARALLEL, check_fix
+from partita.planner.fix import check_fix, held_devices, says_all_devices
 from partita.planner.joint.build import build, plan_stages, shared_parameters
 from partita.planner.joint.engine import TIE, Answer, Engine, Searched
 from partita.planner.joint.infeasible import least_share, refuse
@@ -43,11 +43,11 @@ class Solved:
     searched: Searched
     best: Answer
 
-    def plan(self, answer: Answer, reasons: tuple[str, ...] = ()) -> Plan:
-        """The plan of an answer."""
+    def plan(self, answer: Answer) -> Plan:
+        """The plan of an answer, without its reasons."""
         found = self.searched
         search = Search(self.engine.name, found.optimal, rounded(found.bound_seconds), found.considered, found.pruned)
-        return build(self.engine.pricing, answer.family, answer.table, answer.found.stages, search, reasons)
+        return build(self.engine.pricing, answer.family, answer.table, answer.found.stages, search)
 
     def stages(self, answer: Answer, chosen: Sequence[Chosen]) -> tuple[Stage, ...]:
         """Stages of an answer's table as a plan has them."""
@@ -126,8 +126,8 @@ def begins(cluster: Cluster, devices: int) -> list[int]:
 
 def device_counts(problem: Problem) -> Iterator[int]:
     """Numbers of devices to try, all of them first; what is held of tp, pp, dp, cp and ep must divide them."""
-    product = prod(int(problem.fix.get(name, 1)) for name in PARALLEL)
-    if {"tp", "pp", "dp"} <= problem.fix.keys():
+    product = held_devices(problem.fix)
+    if says_all_devices(problem.fix):
         yield product
         return
     largest = problem.cluster.devices // product

@@ -8,7 +8,7 @@ another beats in everything is dropped (UniAP's memory constraint; the Pareto fr
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import reduce
 
 import numpy as np
@@ -23,11 +23,7 @@ FORWARD, BACKWARD, BYTES, TEMPORARY, SYNC = range(5)
 
 
 # The arrays of prices, in the order in which compiled code takes them.
-FIELDS = (
-    "forward", "backward", "fixed_bytes", "held_bytes", "temporary_bytes", "sync", "enter_forward", "enter_backward",
-    "leave_forward", "leave_backward", "change_forward", "change_backward", "base_bytes", "base_sync", "lent_bytes",
-    "lent_sync",
-)  # fmt: skip
+FIELDS = tuple(field.name for field in fields(Prices))
 
 
 def _plain(array: np.ndarray) -> np.ndarray:
@@ -100,19 +96,18 @@ def bound(prices: Prices, v: int, in_flight: int, room: float) -> np.ndarray:
     n = prices.forward.shape[1]
     found = np.full((n, n + 1), -np.inf)
     least = np.where(np.isfinite(prices.forward[v] + prices.backward[v]), prices.temporary_bytes[v], np.inf).min(axis=1)
+    lent = np.cumsum(np.triu(prices.lent_bytes[v]), axis=1)
+    largest = np.maximum.accumulate(np.triu(np.tile(least, (n, 1))), axis=1)
+    fixed, temporary = (np.concatenate([np.zeros((n, 1)), each], axis=1) for each in (lent, largest))
+    left = room - (fixed + prices.base_bytes[v]) - temporary
     for slope in slopes(prices, v, in_flight).tolist():
         weighed = paths(
             _plain(prices.forward[v : v + 1] + slope * (prices.fixed_bytes + in_flight * prices.held_bytes)[v : v + 1]),
             *(_plain(getattr(prices, name)[v : v + 1]) for name in FIELDS[1:]),
             np.ones(1, dtype=bool),
         )  # fmt: skip
-        lent = np.cumsum(np.triu(prices.lent_bytes[v]), axis=1)
-        fixed = np.concatenate([np.zeros((n, 1)), lent], axis=1) + prices.base_bytes[v]
-        temporary = np.concatenate(
-            [np.zeros((n, 1)), np.maximum.accumulate(np.triu(np.tile(least, (n, 1))), axis=1)], axis=1
-        )
         with np.errstate(invalid="ignore"):
-            found = np.fmax(found, weighed[0][0] + weighed[1][0] - slope * (room - fixed - temporary))
+            found = np.fmax(found, weighed[0][0] + weighed[1][0] - slope * left)
     return found
 
 

@@ -9,14 +9,13 @@ cut off by bounds.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
 import numpy as np
 
 from partita.errors import is_interrupt
-from partita.planner.joint.formula import Terms
+from partita.planner.joint.formula import Terms, terms_of
 from partita.planner.joint.least import Grid, Piece, grid
 from partita.planner.joint.rows import Base
 from partita.planner.joint.table import Chosen, JointTable
@@ -92,7 +91,7 @@ def best(
         answer = asked.least_sum(limits, most * (1 + TOLERANCE))
         if answer is None:
             continue
-        here = _terms(asked, answer[1])
+        here = terms_of(table, answer[1], answer[1], asked.cycles.tolist())
         if (seconds := here.step_seconds(table.micro_batches)) < below:
             found, below = (answer[1], here), seconds
         total = max(box.total, here.total * (1 - TOLERANCE))
@@ -105,28 +104,6 @@ def best(
     if found is None:
         return None
     return Found(asked.chosen(found[0]), below, found[1], questions)
-
-
-def _terms(asked: Grid, pieces: Sequence[Piece]) -> Terms:
-    """The formula's terms, as ``formula.terms`` has them, of stages whose seconds are known."""
-    table = asked.table
-    moved = []
-    for one, two in zip(pieces[:-1], pieces[1:], strict=True):
-        at = (int(table.crosses[two.unit]), two.start, int(table.port[one.shape]), int(table.port[two.shape]))
-        moved.append((float(table.transfer_forward[at]), float(table.transfer_backward[at])))
-    total, cycles = 0.0, []
-    for place in reversed(range(len(pieces))):
-        piece = pieces[place]
-        rest = total + sum(moved[place]) if place < len(moved) else 0.0
-        total = piece.forward + piece.backward + rest
-        cycles.append(total / float(asked.cycles[piece.behind]))
-    sync = max(piece.sync for piece in pieces)
-    if asked.apart:
-        slowest = max([piece.forward for piece in pieces] + [down for down, _ in moved])
-        return Terms(total, slowest, max([piece.backward for piece in pieces] + [up for _, up in moved]), sync)
-    return Terms(
-        total, max([p.forward + p.backward for p in pieces] + [down + up for down, up in moved] + cycles), 0.0, sync
-    )
 
 
 def _least_maxima(table: JointTable, asked: Grid) -> tuple[float, float, float]:

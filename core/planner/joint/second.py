@@ -19,7 +19,7 @@ def second(engine: Engine, best: Answer) -> Answer | None:
     found: Answer | None = None
     looked = 0
     try:
-        for task in sorted(engine.tasks(), key=lambda task: task.bound):
+        for task in engine.by_bound:
             same = len(task.family.shapes) == 1 and task.family.stages == best.family.stages
             if task.mixed or task.family.stages is None or (same and arranged(best) == {_use(task.family.shapes[0])}):
                 continue

@@ -31,12 +31,7 @@ class Smallest:
 def floor(table: JointTable) -> float:
     """No answer has less on its heaviest device: its largest block, and an even share of all state."""
     prices = table.prices
-    real = np.isfinite(prices.forward + prices.backward)
-    used = np.zeros(len(real), dtype=bool)
-    units = np.full(len(real), np.inf)
-    for shape, at in enumerate(table.prices_of):
-        for v in set(at.tolist()) - {-1}:
-            used[v], units[v] = True, min(units[v], float(table.units[shape]))
+    real, used, units = np.isfinite(prices.forward + prices.backward), table.used, table.least_units
     if not used.any():
         return float("inf")
     size = np.where(real, prices.fixed_bytes + prices.held_bytes, np.inf).min(axis=2)
@@ -49,8 +44,7 @@ def floor(table: JointTable) -> float:
 def smallest(table: JointTable, under: float = float("inf")) -> Smallest | None:
     """The answer whose heaviest device has the fewest bytes; None where none has fewer than ``under``."""
     prices = table.prices
-    most = min(table.blocks, table.most_stages, table.all_units // int(table.units.min()))
-    flights = np.array([table.held(behind) for behind in range(most)], dtype=np.int64)
+    flights = np.array([table.held(behind) for behind in range(table.stages_at_most)], dtype=np.int64)
     real = np.isfinite(prices.forward + prices.backward)
     arrays = (prices.fixed_bytes, prices.held_bytes, prices.temporary_bytes, prices.base_bytes, prices.lent_bytes)
     fixed, held, temporary, base, lent = (np.ascontiguousarray(array, float) for array in arrays)

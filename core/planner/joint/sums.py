@@ -6,6 +6,11 @@ import numpy as np
 
 from partita.planner.joint.compiled import compiled
 
+# Whether the numbers of a stage are those of an answer that fits, or only a bound of them.
+EXACT, BOUND = 1, 2
+# Sums that differ by less are equal: the more even stages are taken.
+TIE = 1e-12
+
 
 @compiled
 def sums(
@@ -109,7 +114,7 @@ def sums(
                                     continue
                                 if lf + lb < best:
                                     best, f, b, s = lf + lb, lf, lb, ls
-                                    kind = 1
+                                    kind = EXACT
                         else:
                             f, b, s = base_f[v, i, j], base_b[v, i, j], base_later[v, i, j]
                             p = f + b
@@ -121,7 +126,7 @@ def sums(
                                 inside = inside and f < limits[0] and b < limits[1]
                             if inside:
                                 best = p
-                                kind = 1
+                                kind = EXACT
                             else:
                                 size = base_bytes[v] + least_fixed[v, j] - least_fixed[v, i]
                                 size += w * (least_held[v, j] - least_held[v, i])
@@ -139,7 +144,7 @@ def sums(
                                     best = max(p, bounds[bound_index[v, behind], i, j])
                                     if not (best < stage_most):
                                         continue
-                                kind = 2
+                                kind = BOUND
                         if kind == 0:
                             continue
                         took = best + rest
@@ -149,8 +154,8 @@ def sums(
                             continue
                         uneven += best * best
                         known = total[behind, i, place, here]
-                        if took < known * (1 - 1e-12) or (
-                            took <= known * (1 + 1e-12) and uneven < spread[behind, i, place, here]
+                        if took < known * (1 - TIE) or (
+                            took <= known * (1 + TIE) and uneven < spread[behind, i, place, here]
                         ):
                             total[behind, i, place, here] = took
                             spread[behind, i, place, here] = uneven

@@ -72,6 +72,25 @@ class JointTable:
     schedule: Literal["1f1b", "gpipe"] = "1f1b"
     depth: int = 0
 
+    @cached_property
+    def least_units(self) -> np.ndarray:
+        """[V]: the units of the smallest shape that has these prices somewhere; infinite where none has."""
+        found = np.full(len(self.prices.forward), np.inf)
+        for shape, at in enumerate(self.prices_of):
+            had = at[at >= 0]
+            found[had] = np.minimum(found[had], float(self.units[shape]))
+        return found
+
+    @property
+    def used(self) -> np.ndarray:
+        """[V]: whether a stage can have these prices."""
+        return np.isfinite(self.least_units)
+
+    @property
+    def stages_at_most(self) -> int:
+        """How many stages fit the blocks and the units."""
+        return min(self.blocks, self.most_stages, self.all_units // int(self.units.min()))
+
     @property
     def blocks(self) -> int:
         return self.prices.forward.shape[1]
