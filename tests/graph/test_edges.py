@@ -1,0 +1,32 @@
+"""Edges between blocks and between stages."""
+
+from __future__ import annotations
+
+from partita.graph import Block, Graph, Op, Tensor
+from partita.graph.edges import block_edges, stage_edges
+
+
+def _towers() -> Graph:
+    """Two towers of one block each on one input, a head that reads both, and a mask that no parameter reaches."""
+    tensors = (
+        *(Tensor(name, (2, 4), role="parameter") for name in ("wa", "wb", "wh")),
+        Tensor("x", (1, 2), role="input", gradient=False), Tensor("mask", (1, 4), gradient=False),
+        *(Tensor(name, (1, 4)) for name in ("a", "b", "y")),
+    )  # fmt: skip
+    ops = (
+        Op("m", "relu", ("x",), ("mask",), "left"), Op("l", "linear", ("x", "wa"), ("a",), "left"),
+        Op("r", "linear", ("x", "wb"), ("b",), "right"), Op("h", "linear", ("a", "b", "mask", "wh"), ("y",), "head"),
+    )  # fmt: skip
+    blocks = (Block("left", ("wa",)), Block("right", ("wb",)), Block("head", ("wh",)))
+    return Graph("towers", 1, None, tensors, ops, blocks, ("x",), ("y",))
+
+
+def test_edges_of_blocks() -> None:
+    assert block_edges(_towers()) == {("left", "head"): ("a",), ("right", "head"): ("b",)}, "the mask makes no edge"
+
+
+def test_edges_of_stages() -> None:
+    edges = block_edges(_towers())
+    assert stage_edges(edges, (["left"], ["right"], ["head"])) == ((0, 2), (1, 2))
+    assert stage_edges(edges, (["left", "right"], ["head"])) == ((0, 1),)
+    assert stage_edges(edges, (["left", "right", "head"],)) == ()
