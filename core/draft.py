@@ -137,7 +137,9 @@ class Draft:
 
 
 def op_assign(draft: Draft, blocks: Iterable[str], devices: Sequence[int], **space: int) -> None:
-    """The next stage: blocks, in the model's order, and its devices, row-major over the axes of space.
+    """The next stage: blocks, in whichever order, and its devices, row-major over the axes of space.
+
+    A stage reads what earlier ones make: of two branches either may come first, and a stage may have blocks of both.
 
     ``space`` has their sizes, outermost first; ``data`` is the outermost and ``tensor`` the innermost, 1 where they
     aren't given. PlanError where the sizes don't make up the devices, for devices that aren't there and for blocks that
@@ -146,7 +148,7 @@ def op_assign(draft: Draft, blocks: Iterable[str], devices: Sequence[int], **spa
     sizes = {"data": 1, **space}
     tensor = sizes.pop("tensor", 1)
     data = sizes.pop("data")
-    blocks = known_blocks(draft, blocks)
+    blocks = tuple(sorted(known_blocks(draft, blocks), key=draft.blocks.index))
     require_free(draft, blocks, devices)
     draft.axes.update(("data", "tensor", *space))
     if data * tensor * prod(sizes.values()) != len(devices):
@@ -284,11 +286,11 @@ def drafted(function: PlanFunction, name: str, problem: Problem, arguments: Mapp
             f"{len(draft.stages)} of {_most_micro_batches(draft)}: op_order comes last"
         )
     planned = [block for stage in draft.stages for block in stage.blocks]
-    if planned != list(draft.blocks):
+    if sorted(planned) != sorted(draft.blocks):
         odd = [block for block in draft.blocks if block not in planned]
         raise PlanError(
             f'"{name}" has stages for {len(planned)} of the {len(draft.blocks)} blocks of "{draft.graph.name}"; '
-            + (f'missing is "{odd[0]}"' if odd else f"they must come in the model's order, {listed(draft.blocks)}")
+            f'missing is "{odd[0]}"'
         )
     used = {device for stage in draft.stages for device in stage.devices}
     said = ", ".join(f"{key}={arguments.get(key, value)}" for key, value in draft.asked.items())

@@ -37,6 +37,8 @@ def require_free(draft: Draft, blocks: tuple[str, ...], devices: Sequence[int]) 
     taken = {block: stage.name for stage in draft.stages for block in stage.blocks}
     if again := [block for block in blocks if block in taken]:
         raise PlanError(f'{where}: block "{again[0]}" is in "{taken[again[0]]}" already')
+    if twice := [block for block in blocks if blocks.count(block) > 1]:
+        raise PlanError(f'{where}: block "{twice[0]}" is listed twice')
     for place, device in enumerate(devices):
         if device not in draft.devices:
             count = len(draft.devices)

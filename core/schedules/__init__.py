@@ -4,6 +4,7 @@ from partita.schedules.forward import forward_only
 from partita.schedules.gpipe import gpipe
 from partita.schedules.interlaced import interlaced
 from partita.schedules.interleaved import interleaved
+from partita.schedules.kfkb import kfkb, kfkb_on
 from partita.schedules.named import GENERATORS, find
 from partita.schedules.one_f_one_b import one_f_one_b
 from partita.schedules.schedule import Schedule
@@ -13,5 +14,5 @@ from partita.schedules.zero_bubble import zero_bubble
 
 __all__ = [
     "GENERATORS", "Phase", "Schedule", "Turn", "find", "forward_only", "gpipe", "in_flight", "interlaced",
-    "interleaved", "one_f_one_b", "three_f_one_b", "zero_bubble",
+    "interleaved", "kfkb", "kfkb_on", "one_f_one_b", "three_f_one_b", "zero_bubble",
 ]  # fmt: skip

@@ -7,6 +7,7 @@ from partita.hooks import plugins
 from partita.schedules.gpipe import gpipe, gpipe_of
 from partita.schedules.interlaced import interlaced, interlaced_lanes
 from partita.schedules.interleaved import interleaved, interleaved_lanes
+from partita.schedules.kfkb import kfkb, kfkb_on
 from partita.schedules.one_f_one_b import one_f_one_b, one_f_one_b_of
 from partita.schedules.schedule import Schedule
 from partita.schedules.three_f_one_b import three_f_one_b, three_f_one_b_lanes
@@ -17,6 +18,7 @@ GENERATORS = {
     for schedule in (
         Schedule("1f1b", one_f_one_b, arguments={"depth": 0}, generate_of=one_f_one_b_of),
         Schedule("gpipe", gpipe, generate_of=gpipe_of),
+        Schedule("kfkb", kfkb, arguments={"k": 1}, generate_on=kfkb_on),
         Schedule("interleaved", interleaved, interleaved_lanes, {"lanes": None}),
         Schedule("zb-h1", zero_bubble, weight=True),
         Schedule("3f1b", three_f_one_b, three_f_one_b_lanes, {"passes": 3}),

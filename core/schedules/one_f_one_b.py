@@ -16,7 +16,7 @@ that is t + S − i.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from partita.errors import PlanError
 from partita.schedules.turn import Turn, check_counts
@@ -32,20 +32,31 @@ def one_f_one_b_of(counts: Sequence[int], depth: int = 0) -> dict[int, list[Turn
     """The same for stages of unlike numbers of micro-batches, each of which divides one global batch."""
     if depth < 0:
         raise PlanError(f"depth={depth}: the micro-batches that go ahead over a boundary beyond 1F1B's; 0 is the least")
-    orders: dict[int, list[Turn]] = {}
-    # Of the stage behind: how many forwards come before each backward.
-    behind, next_count = [0], 1
+    return in_rounds(counts, {stage: (stage + 1,) for stage in range(len(counts) - 1)}, 1 + depth, 1)
+
+
+def in_rounds(counts: Sequence[int], readers: Mapping[int, Sequence[int]], ahead: int, k: int) -> dict[int, list[Turn]]:
+    """Each stage's order of rounds of k backwards, before which come the forwards that its readers need for theirs.
+
+    ``readers`` are later stages, by maker. Over each boundary go the forwards of ``ahead`` rounds more.
+    """
+    before: dict[int, list[int]] = {}
     for stage in reversed(range(len(counts))):
-        count, last = counts[stage], stage == len(counts) - 1
-        more = max(1, -(-count // next_count)) * (1 + depth)
-        before = []
+        count = counts[stage]
+        found = []
         for micro in range(count):
-            # The last turn of the next stage that has some of the same samples, and the samples of its forwards.
-            needed = behind[-(-(micro + 1) * next_count // count) - 1]
-            before.append(min(count, micro + 1 if last else -(-needed * count // next_count) + more))
-        orders[stage] = _laid(stage, before)
-        behind, next_count = before, count
-    return dict(sorted(orders.items()))
+            # All backwards of a round have the forwards of its last.
+            last = min(count, (micro // k + 1) * k)
+            forwards = last
+            for reader in readers.get(stage, ()):
+                theirs = counts[reader]
+                # The reader's last turn that has some of the same samples, and the samples of its forwards.
+                needed = before[reader][-(-last * theirs // count) - 1]
+                more = k * max(1, -(-count // theirs)) * ahead
+                forwards = max(forwards, -(-needed * count // theirs) + more)
+            found.append(min(count, -(-forwards // k) * k))
+        before[stage] = found
+    return {stage: _laid(stage, before[stage]) for stage in range(len(counts))}
 
 
 def _laid(stage: int, before: Sequence[int]) -> list[Turn]:

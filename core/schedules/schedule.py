@@ -28,7 +28,9 @@ class Schedule:
     ``generate(stages, micro_batches, **arguments)`` gives each lane's order of turns, ``serve(stages, **arguments)``
     the stages of each lane; both raise PlanError for counts that can't be. ``arguments`` has their default values,
     None where one must be given. ``weight``: has turns of that phase. ``generate_of(counts, **arguments)`` gives the
-    order where stages have unlike numbers of micro-batches; None where there is none.
+    order where stages have unlike numbers of micro-batches; None where there is none. ``generate_on(counts, edges,
+    **arguments)`` gives the order for a graph of stages, of like or unlike numbers; None for schedules that take stages
+    for a chain.
     """
 
     name: str
@@ -37,10 +39,24 @@ class Schedule:
     arguments: Mapping[str, int | None] = field(default_factory=lambda: MappingProxyType({}))
     weight: bool = False
     generate_of: Callable[..., dict[int, list[Turn]]] | None = None
+    generate_on: Callable[..., dict[int, list[Turn]]] | None = None
 
     def __call__(self, stages: int, micro_batches: int, **arguments: int) -> dict[int, list[Turn]]:
         """Each lane's order of turns. PlanError for counts or arguments that the schedule can't have."""
         return self.generate(stages, micro_batches, **self.complete(arguments))
+
+    def on(
+        self, counts: Sequence[int], edges: Sequence[tuple[int, int]], arguments: Mapping[str, int]
+    ) -> dict[int, list[Turn]]:
+        """The order for stages with these numbers of micro-batches and edges (maker, reader) between them.
+
+        A schedule that goes by no graph takes them in the order of the list. PlanError as for the turns.
+        """
+        if self.generate_on is not None:
+            return self.generate_on(counts, edges, **self.complete(arguments))
+        if len(set(counts)) > 1:
+            return self.unlike(counts, arguments)
+        return self(len(counts), counts[0], **arguments)
 
     def unlike(self, counts: Sequence[int], arguments: Mapping[str, int]) -> dict[int, list[Turn]]:
         """The order for stages of unlike numbers of micro-batches. PlanError for a schedule that has none."""
@@ -48,7 +64,7 @@ class Schedule:
         if self.generate_of is None:
             raise PlanError(
                 f'schedule "{self.name}" needs as many micro-batches in each stage; these have {listed(counts)}. 1f1b, '
-                "gpipe and explicit turns take any"
+                "kfkb, gpipe and explicit turns take any"
             )
         return self.generate_of(counts, **complete)
 

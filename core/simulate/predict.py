@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
@@ -12,7 +11,6 @@ from partita.plan import SIMULATED, Breakdown, MemoryBytes, Plan, Prediction, St
 from partita.schedules import Turn, in_flight
 from partita.simulate.result import Simulation
 from partita.simulate.run import simulate
-from partita.spacetime.schedule import order
 
 
 def predicted(graph: Graph, plan: Plan, cluster: Cluster) -> Plan:
@@ -36,7 +34,6 @@ def _breakdown(found: Simulation, plan: Plan) -> Breakdown:
     busiest = max(found.use, key=lambda device: (found.use[device].busy_seconds, -device))
     use, ends = found.use[busiest], found.pipeline_seconds
     stages = [place.stage for place in found.program.places[busiest]]
-    turns = order(plan.order, found.program.places, [stage.micro_batches for stage in plan.stages])
     sync = sum(found.costs.seconds[stage, kind] for stage in stages for kind in ("reduce", "update"))
     in_sync = sum(found.costs.collective_seconds[stage, kind] for stage in stages for kind in ("reduce", "update"))
     compute = use.compute_seconds - (sync - in_sync)
@@ -45,14 +42,18 @@ def _breakdown(found: Simulation, plan: Plan) -> Breakdown:
         formula=SIMULATED, compute_seconds=rounded(compute), recompute_seconds=0.0,
         collective_seconds=rounded(max(0.0, collective)),
         waiting_seconds=rounded(max(0.0, ends - compute - collective)), sync_seconds=rounded(found.step_seconds - ends),
-        stages=tuple(_stage(found, plan, index, turns) for index in range(len(plan.stages))),
+        stages=tuple(_stage(found, plan, index) for index in range(len(plan.stages))),
     )  # fmt: skip
 
 
-def _stage(found: Simulation, plan: Plan, index: int, turns: Mapping[int, Sequence[Turn]]) -> StageCost:
+def _stage(found: Simulation, plan: Plan, index: int) -> StageCost:
     stage, seconds = plan.stages[index], found.costs.seconds
     device = stage.devices[0]
-    held = in_flight([turn for turn in turns[device] if turn.stage == index])
+    held = in_flight([
+        Turn(index, task.kind, task.micro)
+        for task in found.program.queues[device]
+        if task.stage == index and task.micro is not None and task.kind in ("forward", "backward", "weight")
+    ])  # fmt: skip
     memory: MemoryBytes = found.costs.memory[index]
     sends: dict[bool, list[float]] = {False: [], True: []}
     for task, start, end in found.intervals(device):

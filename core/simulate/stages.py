@@ -208,8 +208,9 @@ class Stages:
             frozenset(axis for axis in sizes for flow in FLOWS if axis in strategy.cut_axes(flow))
             for strategy in stage.strategies
         ]
-        first, whole, totals = self.number[stage.blocks[0]], frozenset[str](), [0.0, 0.0]
-        for at, (before, after) in enumerate(pairwise([whole, *flows, whole]), first):
+        whole, totals = frozenset[str](), [0.0, 0.0]
+        cuts = [*(self.number[block] for block in stage.blocks), self.number[stage.blocks[-1]] + 1]
+        for at, (before, after) in zip(cuts, pairwise([whole, *flows, whole]), strict=True):
             moved = ((self.crossing.forward_bytes[at], self.crossing.forward_values[at], before, after),
                      (self.crossing.backward_bytes[at], self.crossing.backward_values[at], after, before))  # fmt: skip
             for phase, (size, values, pieces, needed) in enumerate(moved):

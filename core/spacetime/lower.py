@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from partita.errors import PlanError
 from partita.graph import Graph
@@ -63,8 +64,9 @@ def _program(graphs: Sequence[Graph], plan: Plan) -> Program:
     devices_of = tuple(tuple(stage.devices) for stage in plan.stages)
     widths = tuple(stage.width for stage in plan.stages)
     places = assign(devices_of, [s.dp for s in plan.stages], widths)
-    turns = order(plan.order, places, [stage.micro_batches for stage in plan.stages])
-    queues = preserve(Version(tuple(graphs), pieces), places, devices_of, turns, shares)
+    version = Version(tuple(graphs), pieces)
+    turns = order(plan.order, places, [stage.micro_batches for stage in plan.stages], version.stage_edges)
+    queues = preserve(version, places, devices_of, turns, shares)
     shared: dict[str, tuple[int, ...]] = {}
     for name, owner, copy in shared_parameters(pieces):
         shared[name] = (*shared.get(name, (owner,)), copy)
@@ -110,12 +112,24 @@ def _require_one_batch(plan: Plan, shares: Sequence[Share]) -> None:
 
 
 def require_blocks(graph: Graph, plan: Plan) -> None:
-    """PlanError unless the plan has the graph's blocks, all of them in their order."""
+    """PlanError unless the plan has each of the graph's blocks once, those of a stage in the model's order.
+
+    The stages themselves need only an order in which each reads what earlier ones make, which ``preserve`` sees to: of
+    two branches either may come first, and a stage may have blocks of both.
+    """
     planned = [block for stage in plan.stages for block in stage.blocks]
-    blocks = [block.name for block in graph.blocks]
-    if planned != blocks:
-        odd = [name for name in planned if name not in blocks] or [name for name in blocks if name not in planned]
+    place = {block.name: index for index, block in enumerate(graph.blocks)}
+    if sorted(planned) != sorted(place):
+        odd = [name for name in planned if name not in place] or [name for name in place if name not in planned]
+        twice = [name for name in planned if planned.count(name) > 1]
         raise PlanError(
-            f'the plan has {len(planned)} blocks, model "{graph.name}" has {len(blocks)}; '
-            + (f"not in both: {', '.join(odd[:8])}" if odd else "their order differs or one occurs twice")
+            f'the plan has {len(planned)} blocks, model "{graph.name}" has {len(place)}; '
+            + (f"not in both: {', '.join(odd[:8])}" if odd else f'"{twice[0]}" occurs twice')
         )
+    for stage in plan.stages:
+        for before, after in pairwise(stage.blocks):
+            if place[before] > place[after]:
+                raise PlanError(
+                    f'stage "{stage.name}" has block "{before}" before "{after}"; in model "{graph.name}" it comes '
+                    "after it, and a stage has its blocks in the model's order"
+                )

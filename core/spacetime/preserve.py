@@ -43,6 +43,11 @@ class Version:
         """The values that cross stages, found once however many micro-batches and devices run this code."""
         return _edges(self.graphs, self.pieces)
 
+    @property
+    def stage_edges(self) -> list[tuple[int, int]]:
+        """The graph of stages: pairs (maker, reader) of those between which a value goes, in order."""
+        return sorted({(edge.source, edge.target) for edge in self.edges})
+
     @cached_property
     def copies(self) -> list[Transfer]:
         """New values of parameters from their owners to the stages with copies. A frozen one never changes."""
@@ -137,7 +142,7 @@ def _edges(graphs: Sequence[Graph], pieces: Sequence[Piece]) -> list[Transfer]:
             if made[name] > piece.stage:
                 raise PlanError(
                     f'stage {piece.stage} reads "{name}", which stage {made[name]} makes: '
-                    "stages must follow the model's order"
+                    "stages must come in an order in which each reads what earlier ones make"
                 )
             tensor = graphs[made[name]].tensor[name]
             edge = Transfer(

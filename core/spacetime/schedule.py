@@ -38,10 +38,16 @@ def assign(devices_of: Sequence[Sequence[int]], dp: Sequence[int], tp: Sequence[
     return {device: tuple(found) for device, found in places.items()}
 
 
-def order(wanted: Order, places: Mapping[int, Sequence[Place]], counts: Sequence[int]) -> dict[int, list[Turn]]:
+def order(
+    wanted: Order,
+    places: Mapping[int, Sequence[Place]],
+    counts: Sequence[int],
+    edges: Sequence[tuple[int, int]],
+) -> dict[int, list[Turn]]:
     """Each device's turns: those of the lane that serves the same stages, or those that the plan itself lists.
 
-    ``counts`` are the micro-batches of each stage. PlanError for a schedule that doesn't exist or that can't order
+    ``counts`` are the micro-batches of each stage, ``edges`` the pairs (maker, reader) of stages between which values
+    go. PlanError for a schedule that doesn't exist or that can't order
     unlike counts, and where its lanes aren't the plan's devices.
     """
     if max(counts) != wanted.micro_batches or len(counts) != wanted.stages:
@@ -63,10 +69,7 @@ def order(wanted: Order, places: Mapping[int, Sequence[Place]], counts: Sequence
                     )
         return {device: list(wanted.turns[device]) for device in places}
     schedule = find(wanted.generator)
-    if len(set(counts)) > 1:
-        lanes = schedule.unlike(counts, wanted.arguments)
-    else:
-        lanes = schedule(wanted.stages, wanted.micro_batches, **wanted.arguments)
+    lanes = schedule.on(counts, edges, wanted.arguments)
     served = {frozenset(turn.stage for turn in turns): turns for turns in lanes.values()}
     found = {}
     for device, at in places.items():

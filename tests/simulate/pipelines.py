@@ -46,7 +46,7 @@ def pipeline(
     devices_of = tuple(tuple(range(stage * each, (stage + 1) * each)) for stage in range(stages))
     places = assign(devices_of, [dp] * stages, [tp] * stages)
     arguments = {"depth": depth} if depth else {}
-    turns = order(Order(schedule, stages, micro_batches, arguments), places, [micro_batches] * stages)
+    turns = order(Order(schedule, stages, micro_batches, arguments), places, [micro_batches] * stages, ())
     queues = preserve(Version(graph, pieces), places, devices_of, turns)
     return Program(
         pieces, queues, places, devices_of, (Share(dp, micro_batches, 1),) * stages, (tensor(tp),) * stages,

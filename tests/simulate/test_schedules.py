@@ -25,7 +25,7 @@ def program(schedule: str, stages: int, micro_batches: int, arguments: Mapping[s
     devices_of = tuple(tuple(lane for lane, at in enumerate(lanes) if stage in at) for stage in range(stages))
     widths = tuple(map(len, devices_of))
     places = assign(devices_of, [1] * stages, widths)
-    turns = order(Order(schedule, stages, micro_batches, dict(arguments)), places, [micro_batches] * stages)
+    turns = order(Order(schedule, stages, micro_batches, dict(arguments)), places, [micro_batches] * stages, ())
     queues = preserve(Version(graph, pieces), places, devices_of, turns)
     return Program(
         pieces,

@@ -246,7 +246,7 @@ REFUSED: dict[str, tuple[Callable[[Case], Case], Callable[[object], object], str
     "another schedule": (
         lambda case: case,
         lambda found: replace(found, order=Order("zb-h1", 2, 4)),
-        'schedule "zb-h1" needs as many micro-batches in each stage; these have 2 and 4. 1f1b, gpipe and explicit',
+        'schedule "zb-h1" needs as many micro-batches in each stage; these have 2 and 4. 1f1b, kfkb, gpipe',
     ),
     "fewer in the order": (
         lambda case: case,

@@ -68,7 +68,7 @@ def any_lanes(random: Random, schedule: str, *, lanes: int = 0, changed: bool = 
     devices_of = tuple(tuple(copy * lanes + lane for copy in range(dp) for lane in on) for on in of_stage)
     widths = [len(on) for on in of_stage]
     places = assign(devices_of, [dp] * stages, widths)
-    turns = order(Order(schedule, stages, micro_batches, arguments), places, [micro_batches] * stages)
+    turns = order(Order(schedule, stages, micro_batches, arguments), places, [micro_batches] * stages, ())
     if changed and random.random() < 0.6:
         of_lane = {lane: moved(random, turns[lane]) if random.random() < 0.5 else turns[lane] for lane in range(lanes)}
         turns = {device: of_lane[device % lanes] for device in turns}

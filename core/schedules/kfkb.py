@@ -1,0 +1,36 @@
+"""kFkB on a graph of stages (GraphPipe, Jeon et al., 2025, section 5): rounds of k forwards and k backwards.
+
+A stage warms up with the forwards that the stages which read from it need, and one round more: what it holds follows
+from the longest path behind it in the graph, min(c, k·(that many stages)) of c micro-batches, and not from how many
+stages come after it in the list. So the stages of branches that run side by side hold as little as the first stages of
+short pipelines. On a chain with k = 1 this is 1F1B.
+
+Stages may have unlike numbers of micro-batches: a turn waits for the turns whose samples it overlaps with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from partita.errors import PlanError
+from partita.schedules.one_f_one_b import in_rounds
+from partita.schedules.turn import Turn, check_counts
+
+
+def kfkb(stages: int, micro_batches: int, k: int = 1) -> dict[int, list[Turn]]:
+    """Each stage's order of turns in a chain of stages."""
+    check_counts(stages, micro_batches)
+    return kfkb_on([micro_batches] * stages, [(stage, stage + 1) for stage in range(stages - 1)], k)
+
+
+def kfkb_on(counts: Sequence[int], edges: Iterable[tuple[int, int]], k: int = 1) -> dict[int, list[Turn]]:
+    """The same in any graph: ``edges`` are pairs (maker, reader) of stages, the reader later in the list.
+
+    PlanError for a k below 1.
+    """
+    if k < 1:
+        raise PlanError(f"k={k}: the forwards, and the backwards, that a stage runs in one go; 1 is the least")
+    readers: dict[int, list[int]] = {}
+    for maker, reader in edges:
+        readers.setdefault(maker, []).append(reader)
+    return in_rounds(counts, readers, 1, k)
