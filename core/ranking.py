@@ -13,10 +13,11 @@ from dataclasses import replace
 
 from partita.cluster import Cluster
 from partita.cost.precision import compute_dtype
-from partita.errors import PartitaError, PlanError
+from partita.errors import PartitaError, PlanError, listed
 from partita.graph import Graph
+from partita.graph.edges import block_edges, paths_behind, stage_edges
 from partita.hooks import plugins
-from partita.plan import Plan
+from partita.plan import Order, Plan
 from partita.planner.joint.climb import sharpest
 from partita.planner.joint.engine import TIE, Answer
 from partita.planner.joint.formula import FORMULAS, terms
@@ -24,7 +25,7 @@ from partita.planner.joint.interleave import interleaved
 from partita.planner.joint.plan import Solved, searched
 from partita.planner.joint.search import Found
 from partita.planner.reasons import reasons
-from partita.planner.words import duration
+from partita.planner.words import duration, gib
 from partita.problem import Problem
 from partita.simulate.predict import predicted
 
@@ -35,6 +36,8 @@ WITHIN, TABLES = 1.1, 8
 MOST, NEAR = 5, 1.005
 # Times of a single stage that differ by less are the same.
 ROUNDED = 1.02
+# Steps that take up to so many times as long are as fast.
+SAME = 1.001
 # Turns of all devices in all simulations together: a simulation takes about a second for twelve thousand of them.
 TURNS = 40_000
 
@@ -82,8 +85,44 @@ def ranked(solved: Solved) -> Plan:
         why = _not_simulated(plan) if _graph(problem, plan) else _not_captured(plan)
         return replace(plan, reasons=(*reasons(solved, solved.best, plan), why))
     answer, plan = best = _fewest(solved, best)
-    said = _said(answer, solved.best, plan, simulated)
-    return replace(plan, reasons=(*reasons(solved, answer, plan), said))
+    said = [_said(answer, solved.best, plan, simulated)]
+    if formed := branched(problem, plan):
+        plan = formed
+        said.append(_branched(best[1], plan))
+    return replace(plan, reasons=(*reasons(solved, answer, plan), *said))
+
+
+def branched(problem: Problem, plan: Plan) -> Plan | None:
+    """The same stages in the order that goes by their graph (kfkb), where that holds less and takes no longer.
+
+    None for other schedules than 1f1b, for a target that has no such order, and where every stage's longest path in the
+    graph leads through all stages after it.
+    """
+    count = len(plan.stages)
+    if problem.target != "partita" or plan.schedule != "1f1b" or "schedule" in problem.fix or count < 3:
+        return None
+    graph = _graph(problem, plan)
+    if graph is None:
+        return None
+    edges = stage_edges(block_edges(graph), [stage.blocks for stage in plan.stages])
+    if paths_behind(edges, count) == list(range(count, 0, -1)):
+        return None
+    order = Order("kfkb", count, plan.order.micro_batches, {"k": 1})
+    formed = predicted(graph, replace(plan, schedule="kfkb", order=order), problem.cluster)
+    slower = formed.predicted.step_seconds > plan.predicted.step_seconds * SAME
+    before, after = (sum(one.predicted.peak_bytes.values()) for one in (plan, formed))
+    return None if slower or after >= before else formed
+
+
+def _branched(chain: Plan, plan: Plan) -> str:
+    held = [[stage.in_flight for stage in one.predicted.breakdown.stages] for one in (plan, chain)]
+    peaks = [max(one.predicted.peak_bytes.values()) for one in (plan, chain)]
+    time = [duration(one.predicted.step_seconds) for one in (plan, chain)]
+    return (
+        f"The stages form a graph: by their longest paths (kfkb) they hold {listed(held[0])} micro-batches and at most "
+        f"{gib(peaks[0])}, as a chain (1f1b) {listed(held[1])} and {gib(peaks[1])}; the step takes {time[0]}, as a "
+        f"chain {time[1]}."
+    )
 
 
 def _fewest(solved: Solved, best: tuple[Answer, Plan]) -> tuple[Answer, Plan]:

@@ -31,3 +31,11 @@ def stage_edges(edges: Iterable[tuple[str, str]], stages: Sequence[Iterable[str]
     stage_of: Mapping[str, int] = {block: index for index, blocks in enumerate(stages) for block in blocks}
     found = {(stage_of[maker], stage_of[reader]) for maker, reader in edges}
     return tuple(sorted(pair for pair in found if pair[0] != pair[1]))
+
+
+def paths_behind(edges: Sequence[tuple[int, int]], stages: int) -> list[int]:
+    """For each stage the stages on the longest path that begins with it. Readers come later in the list than makers."""
+    found = [1] * stages
+    for maker, reader in sorted(edges, reverse=True):
+        found[maker] = max(found[maker], 1 + found[reader])
+    return found

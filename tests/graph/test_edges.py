@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from partita.graph import Block, Graph, Op, Tensor
-from partita.graph.edges import block_edges, stage_edges
+from partita.graph.edges import block_edges, paths_behind, stage_edges
 
 
 def _towers() -> Graph:
@@ -30,3 +30,10 @@ def test_edges_of_stages() -> None:
     assert stage_edges(edges, (["left"], ["right"], ["head"])) == ((0, 2), (1, 2))
     assert stage_edges(edges, (["left", "right"], ["head"])) == ((0, 1),)
     assert stage_edges(edges, (["left", "right", "head"],)) == ()
+
+
+def test_longest_paths():
+    assert paths_behind(((0, 1), (1, 2), (2, 3)), 4) == [4, 3, 2, 1]
+    assert paths_behind(((0, 3), (1, 3), (2, 3)), 4) == [2, 2, 2, 1]
+    assert paths_behind(((0, 1), (0, 2), (2, 3), (3, 4), (1, 5), (4, 5)), 6) == [5, 2, 4, 3, 2, 1]
+    assert paths_behind((), 2) == [1, 1]
