@@ -31,10 +31,10 @@ from partita.adapters.torch.collectives import (
 from partita.adapters.torch.put_off import PutOff, product
 from partita.adapters.torch.wires import Group
 from partita.errors import ModelError
+from partita.graph.constant import RANDOM
 from partita.graph.table import argument
 from partita.plugins.capture_torch.convert import decode
 from partita.spacetime.program import COLLECTIVES, LocalOp
-from partita.spacetime.transform import RANDOM
 
 # Where an op's probability of dropping stands among its arguments.
 PROBABILITY = {"dropout": (1, "p"), "native_dropout": (1, "p"), "scaled_dot_product_attention": (4, "dropout_p")}

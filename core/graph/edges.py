@@ -1,12 +1,13 @@
 """The graph of blocks, and that of stages: who reads what whom made.
 
-A value that depends on no parameter is computed again wherever it is read and makes no edge (``Graph.reached``).
+A value that every stage computes for itself (``graph.constant``) makes no edge.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from partita.graph.constant import constant_ops
 from partita.graph.model import Graph
 
 
@@ -15,12 +16,12 @@ def block_edges(graph: Graph) -> dict[tuple[str, str], tuple[str, ...]]:
     made. Pairs are in the order of the makers, then of the readers."""
     place = {block.name: index for index, block in enumerate(graph.blocks)}
     found: dict[tuple[str, str], list[str]] = {}
+    free = constant_ops(graph)
     for op in graph.ops:
-        for name in op.outputs:
-            if name in graph.reached:
-                for reader in graph.readers.get(name, ()):
-                    if reader != op.block:
-                        found.setdefault((op.block, reader), []).append(name)
+        for name in () if op.name in free else op.outputs:
+            for reader in graph.readers.get(name, ()):
+                if reader != op.block:
+                    found.setdefault((op.block, reader), []).append(name)
     pairs = sorted(found, key=lambda pair: (place[pair[0]], place[pair[1]]))
     return {pair: tuple(found[pair]) for pair in pairs}
 

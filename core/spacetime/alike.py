@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from partita.errors import PlanError
 from partita.graph import Graph, Loss, Op
+from partita.graph.constant import RANDOM, constant_ops
 from partita.spacetime.program import Piece
-from partita.spacetime.transform import RANDOM, constant_ops
 
 
 def of_stages(graph: Graph | Sequence[Graph], stages: int) -> tuple[Graph, ...]:

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from partita.errors import PlanError
 from partita.graph import Graph
+from partita.graph.edges import block_edges, stage_edges
 from partita.plan import Plan, Stage
 from partita.spacetime.alike import loss_of, of_stages, require_alike
 from partita.spacetime.preserve import Version, preserve
@@ -64,9 +65,8 @@ def _program(graphs: Sequence[Graph], plan: Plan) -> Program:
     devices_of = tuple(tuple(stage.devices) for stage in plan.stages)
     widths = tuple(stage.width for stage in plan.stages)
     places = assign(devices_of, [s.dp for s in plan.stages], widths)
-    version = Version(tuple(graphs), pieces)
-    turns = order(plan.order, places, [stage.micro_batches for stage in plan.stages], version.stage_edges)
-    queues = preserve(version, places, devices_of, turns, shares)
+    turns = order(plan.order, places, [stage.micro_batches for stage in plan.stages], _edges(graphs[0], plan))
+    queues = preserve(Version(tuple(graphs), pieces), places, devices_of, turns, shares)
     shared: dict[str, tuple[int, ...]] = {}
     for name, owner, copy in shared_parameters(pieces):
         shared[name] = (*shared.get(name, (owner,)), copy)
@@ -76,6 +76,19 @@ def _program(graphs: Sequence[Graph], plan: Plan) -> Program:
     found = Program(pieces, queues, places, devices_of, shares, inner, zero, loss, shared)
     require_chunks(found)
     return found
+
+
+def _edges(graph: Graph, plan: Plan) -> tuple[tuple[int, int], ...]:
+    """The graph of stages. PlanError, with the value, for one that reads what a later one makes."""
+    between = block_edges(graph)
+    stage_of = {block: index for index, stage in enumerate(plan.stages) for block in stage.blocks}
+    for (maker, reader), names in between.items():
+        if stage_of[maker] > stage_of[reader]:
+            raise PlanError(
+                f'stage {stage_of[reader]} reads "{names[0]}", which stage {stage_of[maker]} makes: '
+                "stages must come in an order in which each reads what earlier ones make"
+            )
+    return stage_edges(between, [stage.blocks for stage in plan.stages])
 
 
 def _zero(graph: Graph, plan: Plan) -> dict[str, int]:
@@ -114,8 +127,8 @@ def _require_one_batch(plan: Plan, shares: Sequence[Share]) -> None:
 def require_blocks(graph: Graph, plan: Plan) -> None:
     """PlanError unless the plan has each of the graph's blocks once, those of a stage in the model's order.
 
-    The stages themselves need only an order in which each reads what earlier ones make, which ``preserve`` sees to: of
-    two branches either may come first, and a stage may have blocks of both.
+    The stages themselves need only an order in which each reads what earlier ones make, which
+    ``_edges`` sees to: of two branches either may come first, and a stage may have blocks of both.
     """
     planned = [block for stage in plan.stages for block in stage.blocks]
     place = {block.name: index for index, block in enumerate(graph.blocks)}

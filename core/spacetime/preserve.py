@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from partita.errors import PlanError
 from partita.graph import Graph
 from partita.schedules import Turn
 from partita.spacetime.alike import of_stages
@@ -43,11 +42,6 @@ class Version:
         """The values that cross stages, found once however many micro-batches and devices run this code."""
         return _edges(self.graphs, self.pieces)
 
-    @property
-    def stage_edges(self) -> list[tuple[int, int]]:
-        """The graph of stages: pairs (maker, reader) of those between which a value goes, in order."""
-        return sorted({(edge.source, edge.target) for edge in self.edges})
-
     @cached_property
     def copies(self) -> list[Transfer]:
         """New values of parameters from their owners to the stages with copies. A frozen one never changes."""
@@ -67,7 +61,7 @@ def preserve(
 ) -> dict[int, tuple[Task, ...]]:
     """Every device's queue for a step. ``shares``: what each stage takes of the global batch, default all alike.
 
-    PlanError when a stage reads what a later stage makes, where stages that share a parameter have unlike copies, and
+    PlanError where stages that share a parameter have unlike copies, and
     for a value that can't be divided where it must.
     """
     meshes, queues = Meshes(places, devices_of), {}
@@ -139,11 +133,6 @@ def _edges(graphs: Sequence[Graph], pieces: Sequence[Piece]) -> list[Transfer]:
     edges = []
     for piece in pieces:
         for name in piece.inputs:
-            if made[name] > piece.stage:
-                raise PlanError(
-                    f'stage {piece.stage} reads "{name}", which stage {made[name]} makes: '
-                    "stages must come in an order in which each reads what earlier ones make"
-                )
             tensor = graphs[made[name]].tensor[name]
             edge = Transfer(
                 name, "value", made[name], piece.stage, tensor.shape, tensor.dtype, tensor.bytes, tensor.gradient

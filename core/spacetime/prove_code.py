@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from partita.errors import PlanError
 from partita.graph import Graph, Op
+from partita.graph.constant import constant_ops
 from partita.plan import Axis
 from partita.spacetime.alike import of_stages
 from partita.spacetime.parts import Part
 from partita.spacetime.program import COLLECTIVES, LocalOp, Piece, Region, Segment
 from partita.spacetime.prove_ops import results
 from partita.spacetime.prove_views import Value, whole_along
-from partita.spacetime.transform import constant_ops
 
 # Forms of ops that only the piece has: the model has no such op.
 ADDED = COLLECTIVES | {"bias"}

@@ -39,16 +39,13 @@ def assign(devices_of: Sequence[Sequence[int]], dp: Sequence[int], tp: Sequence[
 
 
 def order(
-    wanted: Order,
-    places: Mapping[int, Sequence[Place]],
-    counts: Sequence[int],
-    edges: Sequence[tuple[int, int]],
+    wanted: Order, places: Mapping[int, Sequence[Place]], counts: Sequence[int], edges: Sequence[tuple[int, int]]
 ) -> dict[int, list[Turn]]:
     """Each device's turns: those of the lane that serves the same stages, or those that the plan itself lists.
 
     ``counts`` are the micro-batches of each stage, ``edges`` the pairs (maker, reader) of stages between which values
-    go. PlanError for a schedule that doesn't exist or that can't order
-    unlike counts, and where its lanes aren't the plan's devices.
+    go. PlanError for a schedule that doesn't exist or that can't order unlike counts, and where its lanes aren't the
+    plan's devices.
     """
     if max(counts) != wanted.micro_batches or len(counts) != wanted.stages:
         raise PlanError(

@@ -13,6 +13,7 @@ from math import gcd, prod
 from partita.errors import PlanError, divisors, listed
 from partita.graph import Graph
 from partita.graph.attention import insides
+from partita.graph.constant import constant_ops
 from partita.graph.cuts import CutClass, block_cuts, core_ops
 from partita.graph.flows import FLOWS, Tags, flow_tags
 from partita.plan import Axis, Cut, Recompute
@@ -22,16 +23,6 @@ from partita.spacetime.cutting import BlockCutter, StageState
 from partita.spacetime.needs import ClassCut
 from partita.spacetime.parts import Part
 from partita.spacetime.program import COLLECTIVES, LocalOp, Piece, Segment, Shard
-
-# Ops that draw random numbers: never computed twice for the same micro-batch on two stages.
-RANDOM = frozenset(
-    """
-    dropout native_dropout alpha_dropout feature_dropout feature_alpha_dropout rrelu rrelu_with_noise
-    rrelu_with_noise_functional rand randn randint randperm rand_like randn_like randint_like bernoulli binomial cauchy
-    exponential geometric log_normal multinomial normal normal_functional poisson random uniform
-    _sample_dirichlet _standard_gamma gru lstm rnn_relu rnn_tanh
-    """.split()
-)
 
 
 @dataclass(frozen=True)
@@ -224,17 +215,6 @@ def graph_loss(graph: Graph, makers: Mapping[str, int]) -> tuple[int, str] | Non
     if graph.loss is None or graph.loss.targets is None:
         return None
     return makers[graph.loss.tensor], graph.loss.targets
-
-
-def constant_ops(graph: Graph) -> set[str]:
-    """Names of the ops that depend on no parameter and on no random number: masks, positions, shifted labels."""
-    known = {tensor.name for tensor in graph.tensors if tensor.role in ("input", "buffer")}
-    found = set()
-    for op in graph.ops:
-        if op.kind not in RANDOM and all(name in known for name in op.inputs):
-            known.update(op.outputs)
-            found.add(op.name)
-    return found
 
 
 def _role(graph: Graph, name: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from partita.graph import Block, Graph, Op, Tensor
 from partita.graph.edges import block_edges, paths_behind, stage_edges
 
@@ -23,6 +25,12 @@ def _towers() -> Graph:
 
 def test_edges_of_blocks() -> None:
     assert block_edges(_towers()) == {("left", "head"): ("a",), ("right", "head"): ("b",)}, "the mask makes no edge"
+
+
+def test_what_is_drawn_at_random_is_drawn_once_and_sent() -> None:
+    towers = _towers()
+    ops = (replace(towers.ops[0], kind="bernoulli"), *towers.ops[1:])
+    assert block_edges(replace(towers, ops=ops))["left", "head"] == ("mask", "a")
 
 
 def test_edges_of_stages() -> None:

@@ -13,6 +13,7 @@ from partita.planner.joint.plan import solve
 from partita.plugins.capture_torch import capture_module
 from partita.problem import Problem
 from partita.ranking import branched, ranked
+from tests.branches import Branches
 
 WIDTH, TOKENS = 1024, 256
 
@@ -26,35 +27,19 @@ class Layer(nn.Module):
         return x + self.down(torch.relu(self.up(x)))
 
 
-class Towers(nn.Module):
-    """Towers of four layers on one input, and a joint head."""
-
-    def __init__(self, towers: int) -> None:
-        super().__init__()
-        self.towers = nn.ModuleList(nn.ModuleList(Layer() for _ in range(4)) for _ in range(towers))
-        self.head = nn.Linear(towers * WIDTH, 3 * WIDTH)
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        made = []
-        for tower in self.towers:
-            found = x
-            for layer in tower:
-                found = layer(found)
-            made.append(found)
-        return (self.head(torch.cat(made, dim=-1)) - y).square().mean()
-
-
-def graph(towers: int) -> Graph:
+def graph() -> Graph:
     example = {"x": torch.zeros(1, TOKENS, WIDTH), "y": torch.zeros(1, TOKENS, 3 * WIDTH)}
-    return capture_module(lambda: Towers(towers), example, name="towers", dtype=torch.bfloat16).graph
+    return capture_module(
+        lambda: Branches(Layer, 4, nn.Linear(3 * WIDTH, 3 * WIDTH)), example, name="towers", dtype=torch.bfloat16
+    ).graph
 
 
-def problem(towers: int, target: str) -> Problem:
-    return Problem(graph(towers), parse_cluster("1x3xa100-80gb"), 48, target=target, fix={"pp": 3})
+def problem(target: str) -> Problem:
+    return Problem(graph(), parse_cluster("1x3xa100-80gb"), 48, target=target, fix={"pp": 3})
 
 
 def test_branches_go_side_by_side_and_hold_less_in_the_same_time():
-    asked = problem(3, "partita")
+    asked = problem("partita")
     found = ranked(solve(asked))
     assert (found.schedule, found.order.arguments) == ("kfkb", {"k": 1})
     held = [stage.in_flight for stage in found.predicted.breakdown.stages]
@@ -64,11 +49,11 @@ def test_branches_go_side_by_side_and_hold_less_in_the_same_time():
 
 
 def test_a_target_that_knows_chains_alone_keeps_1f1b():
-    assert ranked(solve(problem(3, "deepspeed"))).schedule == "1f1b"
+    assert ranked(solve(problem("deepspeed"))).schedule == "1f1b"
 
 
 def test_a_schedule_that_is_held_stays():
-    asked = problem(3, "partita")
+    asked = problem("partita")
     plan = ranked(solve(replace(asked, fix={"pp": 3, "schedule": "1f1b"})))
     assert plan.schedule == "1f1b"
     assert branched(replace(asked, fix={"pp": 3, "schedule": "1f1b"}), plan) is None

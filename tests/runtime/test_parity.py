@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from partita.adapters.torch.execute import PROBABILITY
+from partita.graph.constant import RANDOM
 from partita.plan import Recompute
-from partita.spacetime.transform import RANDOM
 from tests.ranks.pool import Pool
 from tests.runtime.engines import Case
 from tests.runtime.parity import assert_equal

@@ -10,10 +10,10 @@ from itertools import pairwise
 import pytest
 
 from partita.graph import Graph
+from partita.graph.constant import constant_ops
 from partita.plugins.capture_huggingface import capture_config
 from partita.spacetime.communication import ahead
 from partita.spacetime.program import Program, Task
-from partita.spacetime.transform import constant_ops
 from tests.ranks.pool import Pool
 from tests.runtime.engines import Case
 from tests.runtime.programs import Layout, program

@@ -19,6 +19,7 @@ from partita.plugins.capture_torch import capture_module
 from partita.problem import Problem
 from partita.simulate.predict import predicted
 from partita.spacetime.lower import lower_to_time
+from tests.branches import Branches
 
 WIDTH, MICRO_BATCHES = 6, 4
 
@@ -34,22 +35,8 @@ class Layer(nn.Module):
         return x + self.linear(torch.tanh(x))
 
 
-class Branches(nn.Module):
-    """Three towers of two layers on one input, and a joint head."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.towers = nn.ModuleList(nn.ModuleList(Layer() for _ in range(2)) for _ in range(3))
-        self.head = nn.Linear(3 * WIDTH, 1)
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        made = []
-        for tower in self.towers:
-            found = x
-            for layer in tower:
-                found = layer(found)
-            made.append(found)
-        return (self.head(torch.cat(made, dim=-1)) - y).square().mean()
+def build() -> Branches:
+    return Branches(Layer, 2, nn.Linear(3 * WIDTH, 1))
 
 
 def example(samples: int) -> dict[str, Tensor]:
@@ -59,7 +46,7 @@ def example(samples: int) -> dict[str, Tensor]:
 
 @cache
 def graph() -> Graph:
-    return capture_module(Branches, example(2), name="branches").graph
+    return capture_module(build, example(2), name="branches").graph
 
 
 def tower(number: int) -> list[str]:
@@ -98,7 +85,7 @@ CASES: dict[str, Callable[[], Plan]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_graph_of_stages_is_one_device(name):
-    verdict = verify_plan(CASES[name](), Branches, example, name)
+    verdict = verify_plan(CASES[name](), build, example, name)
     assert verdict.equal, verdict.difference
     assert len(set(verdict.losses)) == verdict.steps == 3
 
