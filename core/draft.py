@@ -285,9 +285,8 @@ def drafted(function: PlanFunction, name: str, problem: Problem, arguments: Mapp
             f'"{name}" ordered {order.stages} stages of {order.micro_batches} micro-batches and has '
             f"{len(draft.stages)} of {_most_micro_batches(draft)}: op_order comes last"
         )
-    planned = [block for stage in draft.stages for block in stage.blocks]
-    if sorted(planned) != sorted(draft.blocks):
-        odd = [block for block in draft.blocks if block not in planned]
+    planned = {block for stage in draft.stages for block in stage.blocks}
+    if odd := [block for block in draft.blocks if block not in planned]:
         raise PlanError(
             f'"{name}" has stages for {len(planned)} of the {len(draft.blocks)} blocks of "{draft.graph.name}"; '
             f'missing is "{odd[0]}"'

@@ -67,7 +67,7 @@ def ranked(solved: Solved) -> Plan:
             except PlanError as error:
                 refused = refused or error
                 continue
-            if any(peak > problem.memory_limit_of((device,)) for device, peak in plan.predicted.peak_bytes.items()):
+            if not _fits(problem, plan):
                 continue
             simulated += 1
             if best is None or plan.predicted.step_seconds < best[1].predicted.step_seconds * (1 - TIE):
@@ -111,7 +111,12 @@ def branched(problem: Problem, plan: Plan) -> Plan | None:
     formed = predicted(graph, replace(plan, schedule="kfkb", order=order), problem.cluster)
     slower = formed.predicted.step_seconds > plan.predicted.step_seconds * SAME
     before, after = (sum(one.predicted.peak_bytes.values()) for one in (plan, formed))
-    return None if slower or after >= before else formed
+    return None if slower or after >= before or not _fits(problem, formed) else formed
+
+
+def _fits(problem: Problem, plan: Plan) -> bool:
+    """Whether the simulated peaks are within every device's memory."""
+    return all(peak <= problem.memory_limit_of((device,)) for device, peak in plan.predicted.peak_bytes.items())
 
 
 def _branched(chain: Plan, plan: Plan) -> str:

@@ -92,10 +92,13 @@ def _order(plan: Plan, framework: str) -> list[str]:
     order = plan.order
     if order.stages != len(plan.stages):
         return [f"Its order is of {order.stages} stages and it has {len(plan.stages)}."]
-    # Schedules that come to the same order are the same, such as all of them with one micro-batch.
-    # One that goes by the graph of stages may be another than it is for a chain.
-    graph = order.generator != "turns" and find(order.generator).generate_on is not None
-    if graph or order.generator == "turns" or _turns(order) != one_f_one_b(order.stages, order.micro_batches):
+    # Schedules that come to the same order are the same, such as all of them with one micro-batch. For one that goes by
+    # the graph of stages the order of a chain says nothing.
+    if (
+        order.generator == "turns"
+        or find(order.generator).generate_on is not None
+        or _turns(order) != one_f_one_b(order.stages, order.micro_batches)
+    ):
         return [f'{framework} has no schedule "{order.words}", it orders turns as 1f1b; plan with --fix schedule=1f1b.']
     return []
 
