@@ -107,7 +107,9 @@ def on_processes(programs: Sequence[Program]) -> list[int]:
                     waiting[place] = (groups.line.receive(buffer, later.peer, later.transfer.backwards), buffer)
             posted = max(posted, ahead(queue, position))
             if task.transfer is not None and task.peer is not None:
-                number = torch.tensor([float(task.micro if task.micro is not None else -1)])
+                # The two sides of a part count their turns apart.
+                which = task.transfer.samples[0] if task.transfer.samples else task.micro
+                number = torch.tensor([float(-1 if which is None else which)])
                 if task.kind == "send":
                     pending.append((groups.line.send(number, task.peer, task.transfer.backwards), number))
                 else:
