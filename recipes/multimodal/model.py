@@ -123,11 +123,10 @@ def example(name: str, dtype: torch.dtype) -> Callable[[int], dict[str, Tensor]]
     def inputs(samples: int) -> dict[str, Tensor]:
         found = {"labels": torch.zeros(samples, dtype=torch.long)}
         for modality, numbers in zip(size.modalities, size.inputs, strict=True):
-            places = samples, size.positions
-            words = modality == "text"
-            found[modality] = (
-                torch.zeros(places, dtype=torch.long) if words else torch.zeros(*places, numbers, dtype=dtype)
-            )
+            if modality == "text":
+                found[modality] = torch.zeros(samples, size.positions, dtype=torch.long)
+            else:
+                found[modality] = torch.zeros(samples, size.positions, numbers, dtype=dtype)
         return found
 
     return inputs

@@ -27,7 +27,7 @@ SEED = 0
 
 
 def assert_joined_branches(graph: Graph, branches: int, layers: int, join: Sequence[str]) -> None:
-    """Each branch is a chain of its layers that reads nothing else; the join is a chain that begins with all of them."""
+    """Each branch is a chain of layers that reads nothing else; the join is a chain whose first reads all of them."""
     edges = networkx.DiGraph(list(block_edges(graph)))
     towers = [[f"branches.{branch}.{layer}" for layer in range(layers)] for branch in range(branches)]
     everything = [name for tower in towers for name in tower]

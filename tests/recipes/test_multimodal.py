@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from partita.adapters.verify.planned import verify_plan
-from partita.cli.model import load_model
 from partita.errors import ModelError
 from partita.graph import Graph
 from partita.graph.cuts import block_cuts, unknown_kinds
@@ -122,7 +121,7 @@ def test_it_learns_what_all_modalities_tell_and_needs_each() -> None:
 
 def test_a_sequence_length_and_unknown_sizes_are_errors() -> None:
     with pytest.raises(ModelError, match=r"multimodal-tiny: its name fixes the shapes .* leave out --seq 16"):
-        load_model(TINY, 16, "float32")
+        Recipe().graph(TINY, 1, 16, "float32")
     with pytest.raises(ModelError, match=r'no multi-modal transformer "multimodal-4x7". Did you mean \'multimodal-4x8'):
         Recipe().config("multimodal-4x7")
 
