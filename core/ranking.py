@@ -13,11 +13,10 @@ from dataclasses import replace
 
 from partita.cluster import Cluster
 from partita.cost.precision import compute_dtype
-from partita.errors import PartitaError, PlanError, listed
+from partita.errors import PartitaError, PlanError
 from partita.graph import Graph
-from partita.graph.edges import block_edges, paths_behind, stage_edges
 from partita.hooks import plugins
-from partita.plan import Order, Plan
+from partita.plan import Plan
 from partita.planner.joint.climb import sharpest
 from partita.planner.joint.engine import TIE, Answer
 from partita.planner.joint.formula import FORMULAS, terms
@@ -25,9 +24,10 @@ from partita.planner.joint.interleave import interleaved
 from partita.planner.joint.plan import Solved, searched
 from partita.planner.joint.search import Found
 from partita.planner.reasons import reasons
-from partita.planner.words import duration, gib
+from partita.planner.words import duration
 from partita.problem import Problem
 from partita.simulate.predict import predicted
+from partita.simulate.stage_graph import Forms, by_graph, sentence, stage_graph
 
 # Tables that are looked into beside the best's: so many, with answers that the formula gives up to so many times its
 # seconds. The sharper formula's best of all takes up to a tenth less than the stated one says.
@@ -57,7 +57,7 @@ def ranked(solved: Solved) -> Plan:
             if best is not None and seconds > best[1].predicted.step_seconds * NEAR:
                 continue
             left -= turns(plan)
-            graph = _graph(problem, plan)
+            graph = captured(problem, plan)
             if left < 0 or (graph is None and best is None and refused is None):
                 break
             if graph is None:
@@ -82,52 +82,42 @@ def ranked(solved: Solved) -> Plan:
         return ranked(alike)
     if best is None:
         plan = solved.plan(solved.best)
-        why = _not_simulated(plan) if _graph(problem, plan) else _not_captured(plan)
+        why = _not_simulated(plan) if captured(problem, plan) else _not_captured(plan)
         return replace(plan, reasons=(*reasons(solved, solved.best, plan), why))
     answer, plan = best = _fewest(solved, best)
     said = [_said(answer, solved.best, plan, simulated)]
     if formed := branched(problem, plan):
-        plan = formed
-        said.append(_branched(best[1], plan))
+        plan = formed[0]
+        said.append(formed[1])
     return replace(plan, reasons=(*reasons(solved, answer, plan), *said))
 
 
-def branched(problem: Problem, plan: Plan) -> Plan | None:
-    """The same stages in the order that goes by their graph (kfkb), where that holds less and takes no longer.
+def branched(problem: Problem, plan: Plan) -> tuple[Plan, str] | None:
+    """The same stages in the order that goes by their graph (kfkb), where that holds less and takes no longer, and the
+    sentence that says so.
 
-    None for other schedules than 1f1b, for a target that has no such order, and where every stage's longest path in the
-    graph leads through all stages after it.
+    None for other schedules than 1f1b, for a target that has no such order, and where the longest path in the graph
+    leads through all stages.
     """
-    count = len(plan.stages)
-    if problem.target != "partita" or plan.schedule != "1f1b" or "schedule" in problem.fix or count < 3:
+    if problem.target != "partita" or plan.schedule != "1f1b" or "schedule" in problem.fix or len(plan.stages) < 3:
         return None
-    graph = _graph(problem, plan)
+    graph = captured(problem, plan)
     if graph is None:
         return None
-    edges = stage_edges(block_edges(graph), [stage.blocks for stage in plan.stages])
-    if paths_behind(edges, count) == list(range(count, 0, -1)):
+    stages = stage_graph(graph, plan)
+    if stages.is_chain:
         return None
-    order = Order("kfkb", count, plan.order.micro_batches, {"k": 1})
-    formed = predicted(graph, replace(plan, schedule="kfkb", order=order), problem.cluster)
+    formed = predicted(graph, by_graph(plan), problem.cluster)
     slower = formed.predicted.step_seconds > plan.predicted.step_seconds * SAME
     before, after = (sum(one.predicted.peak_bytes.values()) for one in (plan, formed))
-    return None if slower or after >= before or not _fits(problem, formed) else formed
+    if slower or after >= before or not _fits(problem, formed):
+        return None
+    return formed, sentence(stages, Forms(formed, plan))
 
 
 def _fits(problem: Problem, plan: Plan) -> bool:
     """Whether the simulated peaks are within every device's memory."""
     return all(peak <= problem.memory_limit_of((device,)) for device, peak in plan.predicted.peak_bytes.items())
-
-
-def _branched(chain: Plan, plan: Plan) -> str:
-    held = [[stage.in_flight for stage in one.predicted.breakdown.stages] for one in (plan, chain)]
-    peaks = [max(one.predicted.peak_bytes.values()) for one in (plan, chain)]
-    time = [duration(one.predicted.step_seconds) for one in (plan, chain)]
-    return (
-        f"The stages form a graph: by their longest paths (kfkb) they hold {listed(held[0])} micro-batches and at most "
-        f"{gib(peaks[0])}, as a chain (1f1b) {listed(held[1])} and {gib(peaks[1])}; the step takes {time[0]}, as a "
-        f"chain {time[1]}."
-    )
 
 
 def _fewest(solved: Solved, best: tuple[Answer, Plan]) -> tuple[Answer, Plan]:
@@ -150,7 +140,7 @@ def foretold(graph: Graph, plan: Plan, cluster: Cluster) -> Plan:
     return plan if turns(plan) > TURNS else predicted(graph, plan, cluster)
 
 
-def _graph(problem: Problem, plan: Plan) -> Graph | None:
+def captured(problem: Problem, plan: Plan) -> Graph | None:
     """The model with as many samples as the plan cuts them into: the problem's, or captured again by its name; None
     where the name is no model's, or another's."""
     graph, parts = problem.graph, plan.sample_parts

@@ -9,25 +9,22 @@ if TYPE_CHECKING:
     from rich.padding import Padding
     from rich.table import Table
 
+    from partita.cluster import Cluster
+    from partita.graph import Graph
     from partita.plan import Plan
     from partita.planner.what_if import Asked
     from partita.problem import Problem
 
 
-def problem_of(plan: Plan, path: str) -> tuple[Problem | None, str]:
-    """The problem of a plan's file, by the names of its model and cluster; or None and why it can't be asked again.
+def problem_of(plan: Plan, graph: Graph, cluster: Cluster) -> tuple[Problem | None, str]:
+    """The problem of a plan's file, of its model and cluster; or None and why it can't be asked again.
 
     A file holds the digest of its problem: limits, held decisions and profiles are known only where there are none.
+    InputError for what no problem may say.
     """
-    from partita.cli.planned import cluster_of, model_of
-    from partita.errors import PartitaError
     from partita.problem import Problem
 
-    try:
-        graph, cluster = model_of(plan, path, None), cluster_of(plan, path, None, None)
-        found = Problem(graph, cluster, plan.global_batch, plan.precision, plan.optimizer, plan.target)
-    except PartitaError as error:
-        return None, str(error)
+    found = Problem(graph, cluster, plan.global_batch, plan.precision, plan.optimizer, plan.target)
     if found.digest != plan.problem:
         return None, (
             "the plan answers a question with more in it than its file holds (a memory limit, held decisions, a "

@@ -9,8 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import fsum
+from typing import TYPE_CHECKING
 
 from partita.plan import Plan, StageCost
+
+if TYPE_CHECKING:
+    from partita.simulate.stage_graph import StageGraph
 
 
 @dataclass(frozen=True)
@@ -21,10 +25,37 @@ class Pace:
     binds: str
 
 
-def paces(plan: Plan) -> list[Pace]:
-    """One a stage: the largest of its computation, its transfer, and in 1F1B the round trip of a micro-batch."""
+def paces(plan: Plan, stages: StageGraph | None = None) -> list[Pace]:
+    """One a stage: the largest of its computation, its transfer, and in 1F1B the round trip of a micro-batch.
+
+    In kfkb that goes to the end of the graph and back, by the way that takes longest; ``stages`` is the graph, without
+    which nothing is said of round trips there.
+    """
     costs = plan.predicted.breakdown.stages
-    return [_gpipe(cost) if plan.schedule == "gpipe" else _one_f_one_b(plan, index) for index, cost in enumerate(costs)]
+    if plan.schedule == "gpipe":
+        return [_gpipe(cost) for cost in costs]
+    return [_in_rounds(plan, index, trip) for index, trip in enumerate(_trips(plan, stages))]
+
+
+def _trips(plan: Plan, stages: StageGraph | None) -> list[float | None]:
+    """Seconds of a micro-batch's way from each stage to the end and back, the stage counted."""
+    own = [fsum((*_turns(cost), *_transfers(cost))) for cost in plan.predicted.breakdown.stages]
+    if plan.schedule != "kfkb":
+        return [fsum(own[index:]) for index in range(len(own))]
+    if stages is None:
+        return [None] * len(own)
+    found = list(own)
+    for stage in reversed(range(len(own))):
+        found[stage] += max((found[edge.reader] for edge in stages.edges if edge.maker == stage), default=0.0)
+    return [*found]
+
+
+def _turns(cost: StageCost) -> tuple[float, float]:
+    return cost.forward_seconds, cost.backward_seconds
+
+
+def _transfers(cost: StageCost) -> tuple[float, float]:
+    return cost.transfer_forward_seconds, cost.transfer_backward_seconds
 
 
 def _gpipe(cost: StageCost) -> Pace:
@@ -35,19 +66,11 @@ def _gpipe(cost: StageCost) -> Pace:
     return Pace(forward + backward, "computation" if forward + backward <= computes else "transfer")
 
 
-def _one_f_one_b(plan: Plan, index: int) -> Pace:
+def _in_rounds(plan: Plan, index: int, trip: float | None) -> Pace:
     """max(p, o, cycle); cycle = (Σ_{k≥i} p_k + Σ_{j≥i} o_j) / w_i exists for more than w_i micro-batches."""
-    costs = plan.predicted.breakdown.stages
-    cost = costs[index]
-    terms = {
-        "computation": cost.forward_seconds + cost.backward_seconds,
-        "transfer": cost.transfer_forward_seconds + cost.transfer_backward_seconds,
-    }
-    if plan.stages[index].micro_batches > cost.in_flight:
-        trip = fsum(
-            c.forward_seconds + c.backward_seconds + c.transfer_forward_seconds + c.transfer_backward_seconds
-            for c in costs[index:]
-        )
+    cost = plan.predicted.breakdown.stages[index]
+    terms = {"computation": sum(_turns(cost)), "transfer": sum(_transfers(cost))}
+    if trip is not None and plan.stages[index].micro_batches > cost.in_flight:
         terms["round trip"] = trip / cost.in_flight
     # One stage alone has a round trip that is its computation; the first of equal terms is named.
     name = max(terms, key=lambda term: terms[term])
@@ -62,10 +85,12 @@ Limit = Callable[[Iterable[int]], int]
 NEAR_PACE, NEAR_MEMORY = 0.98, 0.95
 
 
-def binds(plan: Plan, index: int, limit: Limit | None) -> list[str]:
+def binds(plan: Plan, index: int, limit: Limit | None, stages: StageGraph | None = None) -> list[str]:
     """What binds a stage: ``time`` or ``link`` where its pace is the slowest stage's, ``memory`` where hardly any of
-    its devices' ``limit`` is left; ``nothing`` otherwise. Without limits memory isn't judged."""
-    found, pace = paces(plan), paces(plan)[index]
+    its devices' ``limit`` is left; ``nothing`` otherwise. Without limits memory isn't judged.
+    ``stages`` as of ``paces``."""
+    found = paces(plan, stages)
+    pace = found[index]
     said = []
     if pace.seconds >= NEAR_PACE * max(each.seconds for each in found):
         said.append("time" if pace.binds == "computation" else "link")
@@ -75,9 +100,9 @@ def binds(plan: Plan, index: int, limit: Limit | None) -> list[str]:
     return said or ["nothing"]
 
 
-def slowest(plan: Plan) -> int:
+def slowest(plan: Plan, stages: StageGraph | None = None) -> int:
     """The index of the stage that sets the pace."""
-    found = paces(plan)
+    found = paces(plan, stages)
     return max(range(len(found)), key=lambda index: found[index].seconds)
 
 

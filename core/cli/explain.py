@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from partita.cli.binding import Limit
+    from partita.cli.stage_graph import Shown
     from partita.plan import Plan
     from partita.planner.what_if import Asked
+    from partita.simulate.stage_graph import StageGraph
 
 EXAMPLES = """\b
 Examples:
@@ -50,8 +52,8 @@ def explain(
     """Say why a plan is what it is: what binds in time and memory, stage by stage, what the alternatives cost, and what
     more memory, devices or samples would change. Of two plans, what differs.
     """
-    from partita.cli import answer, asked_again
-    from partita.errors import InputError
+    from partita.cli import answer, asked_again, planned, stage_graph
+    from partita.errors import InputError, PartitaError
 
     if len(models) > 1:
         answer_difference(models, as_json)
@@ -69,11 +71,18 @@ def explain(
         from partita.plan import load_plan
 
         found = load_plan(model)
-        question, why = asked_again.problem_of(found, model)
+        question, why, graph, machine = None, "", None, None
+        try:
+            graph = planned.model_of(found, model, None)
+            machine = planned.cluster_of(found, model, None, None)
+            question, why = asked_again.problem_of(found, graph, machine)
+        except PartitaError as error:
+            why = str(error)
     else:
         if model.endswith(".json") and not Path(model).exists():
             raise InputError(f"{model}: no such file")
         from partita.cli.plan import search
+        from partita.ranking import captured
 
         question, why = (
             options.problem_of_model(
@@ -82,6 +91,8 @@ def explain(
             "",
         )
         found, _ = search(question)
+        graph, machine = captured(question, found), question.cluster
+    shown = stage_graph.of_model(graph, found, machine, why)
     asked = None
     if question is not None:
         from partita.planner import what_if
@@ -89,9 +100,9 @@ def explain(
         asked = what_if.asked(question)
     limit = None if question is None else question.memory_limit_of
     if as_json:
-        answer.write_json(document(found, asked, limit, why))
+        answer.write_json(document(found, asked, limit, why, shown))
     else:
-        answer.write(text(found, asked, limit, why))
+        answer.write(text(found, asked, limit, why, shown))
 
 
 def is_plan(path: str) -> bool:
@@ -125,24 +136,25 @@ def answer_difference(names: Sequence[str], as_json: bool) -> None:
         answer.write(differing.text(one, two, *names))
 
 
-def document(plan: Plan, asked: Asked | None, limit: Limit | None, why: str) -> dict[str, Any]:
+def document(plan: Plan, asked: Asked | None, limit: Limit | None, why: str, shown: Shown) -> dict[str, Any]:
     """What ``--json`` prints. ``limit``: devices' bytes, where they are known; ``why``: why nothing was asked."""
-    from partita.cli import asked_again
+    from partita.cli import asked_again, stage_graph
     from partita.cli.binding import binds, heaviest, paces, slowest
 
-    costs, found = plan.predicted.breakdown.stages, paces(plan)
+    costs, stages = plan.predicted.breakdown.stages, shown.stages
+    found, slow = paces(plan, stages), slowest(plan, stages)
     cost, item = heaviest(plan)
     return {
         "model": plan.model,
         "cluster": plan.cluster,
         "binds": {
-            "time": {"stage": costs[slowest(plan)].name, "term": found[slowest(plan)].binds},
+            "time": {"stage": costs[slow].name, "term": found[slow].binds},
             "memory": {"stage": cost.name, "item": item, "bytes": cost.memory.total},
         },
         "stages": [
             {
                 "name": cost.name, "pace_seconds": pace.seconds, "term": pace.binds, "in_flight": cost.in_flight,
-                "binds": binds(plan, index, limit),
+                "binds": binds(plan, index, limit, stages),
                 "memory": {**cost.memory.items(), "total": cost.memory.total},
             }
             for index, (cost, pace) in enumerate(zip(costs, found, strict=True))
@@ -150,15 +162,17 @@ def document(plan: Plan, asked: Asked | None, limit: Limit | None, why: str) -> 
         "reasons": list(plan.reasons),
         "search": asdict(plan.search),
         "asked": {"why_not": why} if asked is None else asked_again.document(asked),
+        **stage_graph.document(shown, plan),
     }  # fmt: skip
 
 
-def text(plan: Plan, asked: Asked | None, limit: Limit | None, why: str) -> str:
+def text(plan: Plan, asked: Asked | None, limit: Limit | None, why: str, shown: Shown) -> str:
     """What is printed for people; arguments as of ``document``."""
-    from partita.cli import asked_again, show
+    from partita.cli import asked_again, show, stage_graph
     from partita.cli.binding import heaviest, paces, slowest
 
-    costs, found, slow = plan.predicted.breakdown.stages, paces(plan), slowest(plan)
+    costs, stages = plan.predicted.breakdown.stages, shown.stages
+    found, slow = paces(plan, stages), slowest(plan, stages)
     cost, item = heaviest(plan)
     sentences = [
         f"Time: {costs[slow].name} sets the pace with its {found[slow].binds}, "
@@ -169,24 +183,26 @@ def text(plan: Plan, asked: Asked | None, limit: Limit | None, why: str) -> str:
     again = asked_again.text(asked) if asked else [f"what ifs aren't asked: {why}"]
     return show.render(
         [
-            show.heading(plan), "", "what binds", *map(show.bullet, sentences), "", _times(plan, limit), "",
-            _memory(plan), "", *show.reasons(plan), "", *again, "", f"formula: {plan.predicted.breakdown.formula}",
+            show.heading(plan), "", "what binds", *map(show.bullet, sentences), "", _times(plan, limit, stages), "",
+            _memory(plan), *stage_graph.text(shown, plan, plan.reasons), "",
+            *show.reasons(plan), "", *again, "", f"formula: {plan.predicted.breakdown.formula}",
             show.found(plan, None),
         ]
     )  # fmt: skip
 
 
-def _times(plan: Plan, limit: Limit | None) -> Table:
+def _times(plan: Plan, limit: Limit | None, stages: StageGraph | None) -> Table:
     """Milliseconds of one micro-batch, by stage."""
     from partita.cli import show
     from partita.cli.binding import binds, paces
 
     table = show.grid("ms a micro-batch", "forward", "backward", "transfer", "pace", "set by", "in flight", "binds")
-    for index, (cost, pace) in enumerate(zip(plan.predicted.breakdown.stages, paces(plan), strict=True)):
+    for index, (cost, pace) in enumerate(zip(plan.predicted.breakdown.stages, paces(plan, stages), strict=True)):
         transfer = cost.transfer_forward_seconds + cost.transfer_backward_seconds
         seconds = (cost.forward_seconds, cost.backward_seconds, transfer, pace.seconds)
         numbers = (f"{1e3 * value:.4g}" for value in seconds)
-        table.add_row(cost.name, *numbers, pace.binds, str(cost.in_flight), " and ".join(binds(plan, index, limit)))
+        said = " and ".join(binds(plan, index, limit, stages))
+        table.add_row(cost.name, *numbers, pace.binds, str(cost.in_flight), said)
     return table
 
 

@@ -12,6 +12,7 @@ from partita.cli import options
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from partita.cli.stage_graph import Shown
     from partita.cluster import Cluster
     from partita.plan import Plan
     from partita.simulate import Simulation
@@ -50,10 +51,12 @@ def simulate(
     The exit status is 1 where a device would need more memory than it has.
     """
     from partita.cli import answer, planned
+    from partita.cli.stage_graph import Shown
     from partita.files import write_text
     from partita.plan import load_plan
     from partita.simulate import simulate as execute
     from partita.simulate.differ import difference
+    from partita.simulate.stage_graph import forms, stage_graph
 
     found = load_plan(plan)
     machine = planned.cluster_of(found, plan, cluster, devices)
@@ -61,6 +64,8 @@ def simulate(
     machine = options.measured_cluster(machine, profile, found.precision, graph)
     simulation = execute(graph, found, machine)
     differs = difference(simulation, found, machine)
+    stages = stage_graph(graph, found)
+    shown = Shown(stages, None if stages.is_chain else forms(graph, found, machine, simulation))
     if trace is not None:
         from partita.simulate.trace import trace as traced
 
@@ -68,10 +73,10 @@ def simulate(
     if report is not None:
         draw(simulation, found, machine, report)
     if as_json:
-        answer.write_json(document(simulation, found, machine, differs))
+        answer.write_json(document(simulation, found, machine, differs, shown))
     else:
         written = [f"\nwritten: {file}" for file in (trace, report) if file is not None]
-        answer.write("".join([text(simulation, found, machine, differs), *written]))
+        answer.write("".join([text(simulation, found, machine, differs, shown), *written]))
     return 0 if fits(simulation, machine) else 1
 
 
@@ -95,8 +100,9 @@ def draw(simulation: Simulation, plan: Plan, cluster: Cluster, path: Path) -> No
         raise InputError(f"--report {path}: no plugin writes {found}; {path.with_suffix('.html')} works")
 
 
-def document(simulation: Simulation, plan: Plan, cluster: Cluster, differs: Difference) -> dict[str, Any]:
+def document(simulation: Simulation, plan: Plan, cluster: Cluster, differs: Difference, shown: Shown) -> dict[str, Any]:
     """What ``--json`` prints."""
+    from partita.cli import stage_graph
     from partita.simulate.differ import sentences
 
     step, predicted = simulation.step_seconds, plan.predicted
@@ -129,14 +135,16 @@ def document(simulation: Simulation, plan: Plan, cluster: Cluster, differs: Diff
             for device, use in simulation.use.items()
         ],
         "tasks": sum(map(len, simulation.program.queues.values())),
+        **stage_graph.document(shown, plan),
     }  # fmt: skip
 
 
-def text(simulation: Simulation, plan: Plan, cluster: Cluster, differs: Difference) -> str:
+def text(simulation: Simulation, plan: Plan, cluster: Cluster, differs: Difference, shown: Shown) -> str:
     """What is printed for people."""
-    from partita.cli import show
+    from partita.cli import show, stage_graph
     from partita.errors import listed
     from partita.simulate.differ import sentences
+    from partita.simulate.predict import as_simulated
 
     predicted = plan.predicted
     step = simulation.step_seconds
@@ -146,7 +154,8 @@ def text(simulation: Simulation, plan: Plan, cluster: Cluster, differs: Differen
         f"{listed(dict.fromkeys(stage.micro_batches for stage in plan.stages))} micro-batches",
         f"simulated step {show.duration(step)}, predicted {show.duration(predicted.step_seconds)}{off}; "
         f"bubble {simulation.bubble_fraction:.1%}, predicted {predicted.bubble_fraction:.1%}",
-        "", _times(simulation, plan), "", _memory(simulation, plan, cluster), "",
+        "", _times(simulation, plan), "", _memory(simulation, plan, cluster),
+        *stage_graph.text(shown, as_simulated(simulation, plan), ()), "",
         "why the step differs from the prediction",
         *map(show.bullet, [*sentences(differs, simulation, plan, cluster), *_peaks(simulation, plan, cluster)]),
     ])  # fmt: skip

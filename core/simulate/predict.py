@@ -15,7 +15,11 @@ from partita.simulate.run import simulate
 
 def predicted(graph: Graph, plan: Plan, cluster: Cluster) -> Plan:
     """The plan with the prediction of its simulation. PlanError as of the simulation."""
-    found = simulate(graph, plan, cluster)
+    return as_simulated(simulate(graph, plan, cluster), plan)
+
+
+def as_simulated(found: Simulation, plan: Plan) -> Plan:
+    """The plan with the prediction of a simulation that there is."""
     step = found.step_seconds
     return replace(
         plan,

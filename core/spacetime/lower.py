@@ -65,7 +65,7 @@ def _program(graphs: Sequence[Graph], plan: Plan) -> Program:
     devices_of = tuple(tuple(stage.devices) for stage in plan.stages)
     widths = tuple(stage.width for stage in plan.stages)
     places = assign(devices_of, [s.dp for s in plan.stages], widths)
-    turns = order(plan.order, places, [stage.micro_batches for stage in plan.stages], _edges(graphs[0], plan))
+    turns = order(plan.order, places, [stage.micro_batches for stage in plan.stages], edges_between(graphs[0], plan))
     queues = preserve(Version(tuple(graphs), pieces), places, devices_of, turns, shares)
     shared: dict[str, tuple[int, ...]] = {}
     for name, owner, copy in shared_parameters(pieces):
@@ -78,8 +78,9 @@ def _program(graphs: Sequence[Graph], plan: Plan) -> Program:
     return found
 
 
-def _edges(graph: Graph, plan: Plan) -> tuple[tuple[int, int], ...]:
-    """The graph of stages. PlanError, with the value, for one that reads what a later one makes."""
+def edges_between(graph: Graph, plan: Plan) -> tuple[tuple[int, int], ...]:
+    """The edges (maker, reader) of the graph of stages. PlanError, with the value, for one that reads what a later one
+    makes."""
     between = block_edges(graph)
     stage_of = {block: index for index, stage in enumerate(plan.stages) for block in stage.blocks}
     for (maker, reader), names in between.items():
