@@ -1,4 +1,4 @@
-"""Tiny modules whose blocks form a graph that is no chain, each with a plan by hand that gives branches devices.
+"""Tiny modules whose blocks form a graph, all but one no chain, each with a plan by hand that gives branches devices.
 
 A row says which blocks make which stage, and where a stage has more than one device or micro-batches of its own. All
 layers are of width 8; the loss is a mean over samples.
@@ -43,6 +43,17 @@ class Head(Layer):
 
     def forward(self, *values: Tensor) -> Tensor:
         return super().forward(*values).square().mean()
+
+
+class Chain(nn.Module):
+    """No branches: four layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.head = Layer(), Layer(), Layer(), Head()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.c(self.b(self.a(x))))
 
 
 class Diamond(nn.Module):
@@ -91,6 +102,17 @@ class Towers(nn.Module):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return self.head(self.text(x), self.image(y))
+
+
+class ThreeTowers(Towers):
+    """One more input with its tower."""
+
+    def __init__(self, frozen: bool = False) -> None:
+        super().__init__(frozen)
+        self.sound = Layer()
+
+    def forward(self, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        return self.head(self.text(x), self.image(y), self.sound(z))
 
 
 class EncoderDecoder(nn.Module):
@@ -203,6 +225,10 @@ def two(samples: int, generator: torch.Generator, padded: bool = False) -> Batch
     return {name: torch.randn(samples, WIDTH, generator=generator) for name in "xy"}
 
 
+def three(samples: int, generator: torch.Generator, padded: bool = False) -> Batch:
+    return {name: torch.randn(samples, WIDTH, generator=generator) for name in "xyz"}
+
+
 @dataclass(frozen=True)
 class Dag:
     """A model, its stages as blocks, and of the stages by number how many devices and micro-batches, if not 1 and 4."""
@@ -212,6 +238,7 @@ class Dag:
     batch: Callable[[int, torch.Generator, bool], Batch] = one
     copies: Mapping[int, int] = field(default_factory=dict)
     micro_batches: Mapping[int, int] = field(default_factory=dict)
+    schedule: str = "1f1b"
 
     @property
     def devices(self) -> int:
@@ -225,7 +252,7 @@ class Dag:
             op_assign(draft, names.split(), tuple(range(first, first + copies)), data=copies)
             op_trans(draft, names.split(), "batch", Axis("micro", self.micro_batches.get(index, 4), "turns"))
             first += copies
-        op_order(draft, "1f1b")
+        op_order(draft, self.schedule)
 
 
 SAMPLES = 8
@@ -233,6 +260,7 @@ DIAMOND = ("start", "left", "right", "head")
 TOWERS = ("text", "image", "head")
 DAGS = {
     "diamond": Dag(Diamond, DIAMOND),
+    "diamond by its graph": Dag(Diamond, DIAMOND, schedule="kfkb"),
     "diamond, unlike micro-batches": Dag(Diamond, DIAMOND, micro_batches={1: 2, 2: 8, 3: 2}),
     "fan-out of three": Dag(FanOut, ("start", "a", "b", "c head")),
     "skip over two": Dag(SkipTwo, ("a", "b", "c", "head")),
@@ -246,6 +274,8 @@ DAGS = {
     "optional None": Dag(Optional, TOWERS, two),
     "integers and a mask": Dag(Chosen, ("choose", "table", "head")),
     "several losses": Dag(Losses, ("start", "left", "right")),
+    "chain": Dag(Chain, ("a", "b", "c", "head")),
+    "three towers": Dag(ThreeTowers, ("text", "image", "sound", "head"), three, schedule="kfkb"),
 }
 
 
