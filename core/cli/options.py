@@ -46,6 +46,17 @@ def seconds(text: str) -> float:
     return number
 
 
+def bandwidth(text: str) -> float:
+    """A finite number of bytes a second, 1 or more."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 1 <= number < math.inf:
+        raise typer.BadParameter(f'"{clipped(text)}" is no number of bytes a second; 1 or more works, such as 25e9')
+    return number
+
+
 def clipped(text: str) -> str:
     """Text for a message, cut where it is absurdly long."""
     return text if len(text) <= 40 else f"{text[:20]}…({len(text)} characters)"
@@ -60,21 +71,9 @@ Model = Annotated[
         "or a saved graph (.json).",
     ),
 ]
-Cluster = Annotated[
-    str,
-    typer.Option(
-        metavar="CLUSTER",
-        show_default=False,
-        help="Nodes x devices x preset, such as 4x8xa100-80gb; cpu with --devices; or a file (.json).",
-    ),
-]
 Devices = Annotated[
     int | None,
     typer.Option(parser=whole_number, metavar="N", help="How many processes, for --cluster cpu."),
-]
-GlobalBatch = Annotated[
-    int,
-    typer.Option(parser=whole_number, metavar="SAMPLES", show_default=False, help="Samples in one training step."),
 ]
 Seq = Annotated[
     int | None,
@@ -132,6 +131,44 @@ OfPlanTarget = Annotated[
         show_default=False,
         help="Who will run the plan: deepspeed (default), megatron or partita (default of a --plan-function).",
     ),
+]
+# Of `plan`, whose MODEL may be a profile with a format of its own, which has neither cluster nor global batch.
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CLUSTER",
+        show_default=False,
+        help="Nodes x devices x preset, such as 4x8xa100-80gb; cpu with --devices; or a file (.json). Models need it.",
+    ),
+]
+GlobalBatch = Annotated[
+    int | None,
+    typer.Option(
+        parser=whole_number,
+        metavar="SAMPLES",
+        show_default=False,
+        help="Samples in one training step. Models need it.",
+    ),
+]
+PlanDevices = Annotated[
+    int | None,
+    typer.Option(parser=whole_number, metavar="N", help="Of --cluster cpu: processes. Of a --format: devices."),
+]
+FileFormat = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="NAME",
+        help="MODEL is another planner's profile: pipedream. Planned under that planner's own cost.",
+    ),
+]
+MicroBatches = Annotated[
+    int | None,
+    typer.Option(parser=whole_number, metavar="N", help="Of a --format: micro-batches in a batch."),
+]
+BytesPerSecond = Annotated[
+    float | None,
+    typer.Option(parser=bandwidth, metavar="NUMBER", help="Of a --format: between devices."),
 ]
 # Of verbs that take a plan's file or a MODEL: a file has answered these.
 OfModelCluster = Annotated[str | None, typer.Option(metavar="CLUSTER", help="Of a MODEL: see partita plan.")]

@@ -26,17 +26,18 @@ Examples:
   partita plan gpt3-2.7b --cluster 8xa100-80gb --global-batch 64 --plan-function interleaved --fix chunks=4
   partita plan gpt3-350m --cluster 1x1xh200 --global-batch 8 --profile h200.json
   partita plan swin-56l --cluster 8x8xa100-80gb --global-batch 512 --target partita --time-limit 10
+  partita plan vgg16.graph.txt --format pipedream --devices 8 --bytes-per-second 1e9
 """
 
 
 def plan(
     model: options.Model,
-    cluster: options.Cluster,
-    global_batch: options.GlobalBatch,
-    devices: options.Devices = None,
+    cluster: options.Cluster = None,
+    global_batch: options.GlobalBatch = None,
+    devices: options.PlanDevices = None,
     seq: options.Seq = None,
-    precision: options.Precision = "bf16",
-    optimizer: options.Optimizer = "adam",
+    precision: options.OfModelPrecision = None,
+    optimizer: options.OfModelOptimizer = None,
     memory_gib: options.MemoryGib = None,
     target: options.OfPlanTarget = None,
     fix: options.Fix = None,
@@ -44,6 +45,9 @@ def plan(
     plan_function: options.PlanFunction = None,
     engine: options.Engine = None,
     time_limit: options.TimeLimit = None,
+    file_format: options.FileFormat = None,
+    micro_batches: options.MicroBatches = None,
+    bytes_per_second: options.BytesPerSecond = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the plan here.")] = None,
     as_json: options.Json = False,
 ) -> None:
@@ -56,7 +60,24 @@ def plan(
     from partita.errors import InputError
     from partita.plan import plan_document, save_plan
 
-    given = (model, cluster, devices, global_batch, seq, precision, optimizer, memory_gib)
+    if file_format is not None:
+        from partita.cli.plan_workload import plan_workload
+        from partita.workload.asked import Asked
+
+        asked = Asked(devices, memory_gib, micro_batches, bytes_per_second, tuple(fix or ()))
+        others = {
+            "--cluster": cluster, "--global-batch": global_batch, "--seq": seq, "--precision": precision,
+            "--optimizer": optimizer, "--target": target, "--profile": profile, "--plan-function": plan_function,
+            "--engine": engine,
+        }  # fmt: skip
+        plan_workload(file_format, model, asked, others, time_limit, output, as_json)
+        return
+    if micro_batches is not None or bytes_per_second is not None:
+        raise InputError("--micro-batches and --bytes-per-second go with --format; a model takes --fix micro_batches=8")
+    if cluster is None or global_batch is None:
+        missing = "--cluster" if cluster is None else "--global-batch"
+        raise InputError(f"Missing option '{missing}'. See partita plan --help")
+    given = (model, cluster, devices, global_batch, seq, precision or "bf16", optimizer or "adam", memory_gib)
     if plan_function is not None:
         if engine is not None or time_limit is not None:
             raise InputError("--plan-function searches nothing; leave out --engine and --time-limit")

@@ -1,0 +1,54 @@
+"""Compiled loops over sets of nodes as 64-bit words."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from partita.planner.joint.compiled import compiled
+
+
+@compiled
+def within(small, large):
+    """Whether a set is a part of another."""
+    for word in range(small.shape[0]):  # noqa: SIM110 (compiled)
+        if small[word] & ~large[word]:
+            return False
+    return True
+
+
+@compiled
+def grow(sources, most):
+    """All ideals [found, words], the smaller ones first, and whether that were all: it stops at ``most``.
+
+    ``sources`` [nodes, words]: what each node reads from, nodes of smaller numbers only. Each ideal is made once, from
+    the one without its node of the largest number.
+    """
+    nodes, words = sources.shape
+    masks = np.zeros((min(most, 1024), words), np.uint64)
+    largest = np.full(masks.shape[0], -1, np.int64)
+    found = 1
+    done = 0
+    while done < found:
+        for node in range(largest[done] + 1, nodes):
+            closed = True
+            for word in range(words):
+                if sources[node, word] & ~masks[done, word]:
+                    closed = False
+                    break
+            if not closed:
+                continue
+            if found == most:
+                return masks[:found], False
+            if found == masks.shape[0]:
+                wider = np.zeros((min(most, 2 * found), words), np.uint64)
+                wider[:found] = masks
+                masks = wider
+                numbers = np.full(masks.shape[0], -1, np.int64)
+                numbers[:found] = largest
+                largest = numbers
+            masks[found] = masks[done]
+            masks[found, node // 64] |= np.uint64(1) << np.uint64(node % 64)
+            largest[found] = node
+            found += 1
+        done += 1
+    return masks[:found], True

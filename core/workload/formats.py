@@ -1,0 +1,19 @@
+"""The formats by their names."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from partita.errors import InputError, nearest
+from partita.workload.asked import Format
+
+# Each module has a ``FORMAT``.
+MODULES = {"pipedream": "partita.workload.pipedream"}
+
+
+def format_of(name: str) -> Format:
+    """The format of a name; InputError where there is none."""
+    if name not in MODULES:
+        raise InputError(f'--format "{name}": there is no such format.{nearest(name, MODULES)}')
+    found: Format = import_module(MODULES[name]).FORMAT
+    return found

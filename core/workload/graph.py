@@ -1,0 +1,78 @@
+"""A graph of profiled nodes, as other planners' files have it: its nodes in a topological order, and its edges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from math import isfinite
+from typing import Any, Generic, TypeVar
+
+from partita.errors import InputError
+
+N = TypeVar("N")
+
+
+@dataclass(frozen=True)
+class Profiled(Generic[N]):
+    """The nodes of a file, each after those that it reads from, and its edges as pairs of their numbers."""
+
+    path: str
+    nodes: tuple[N, ...]
+    edges: tuple[tuple[int, int], ...]
+
+
+def ordered(path: str, nodes: Sequence[N], names: Sequence[str], edges: Sequence[tuple[int, int]]) -> Profiled[N]:
+    """The graph with its nodes in a topological order, edges in their own. InputError where they make a circle."""
+    place = {node: index for index, node in enumerate(topological(path, names, edges))}
+    return Profiled(
+        path, tuple(nodes[node] for node in place), tuple((place[source], place[target]) for source, target in edges)
+    )
+
+
+def topological(path: str, names: Sequence[str], edges: Sequence[tuple[int, int]]) -> list[int]:
+    """The nodes' numbers so that every edge leads forward, the smallest first among those that could be next."""
+    waits = [0] * len(names)
+    targets: list[list[int]] = [[] for _ in names]
+    for source, target in edges:
+        waits[target] += 1
+        targets[source].append(target)
+    ready = [node for node, count in enumerate(waits) if not count]
+    heapify(ready)
+    found = []
+    while ready:
+        node = heappop(ready)
+        found.append(node)
+        for target in targets[node]:
+            waits[target] -= 1
+            if not waits[target]:
+                heappush(ready, target)
+    if len(found) < len(names):
+        circle = " -> ".join(names[node] for node in _circle(set(range(len(names))) - set(found), edges))
+        raise InputError(f"{path}: the edges make a circle: {circle}; a graph without circles works")
+    return found
+
+
+def _circle(left: set[int], edges: Sequence[tuple[int, int]]) -> list[int]:
+    """One circle, its first node also last. Each node that is left waits for another one that is left."""
+    source_of = {target: source for source, target in edges if source in left and target in left}
+    walk = [min(left)]
+    while walk.count(walk[-1]) < 2:
+        walk.append(source_of[walk[-1]])
+    return walk[walk.index(walk[-1]) :][::-1]
+
+
+def number(path: str, node: str, field: str, value: Any) -> float:
+    """A finite number of 0 or more; InputError with file, node, field and what stands there."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value < 0:
+        raise InputError(f"{path}: {node}: {field} = {value!r}: a finite number of 0 or more works")
+    return float(value)
+
+
+def field(path: str, node: str, record: Any, name: str) -> Any:
+    """A field of a JSON object; InputError where it isn't there, or the record is no object."""
+    if not isinstance(record, Mapping):
+        raise InputError(f"{path}: {node}: an object is needed, found {type(record).__name__}")
+    if name not in record:
+        raise InputError(f'{path}: {node}: the field "{name}" is missing; there are {", ".join(record) or "none"}')
+    return record[name]
