@@ -6,6 +6,7 @@ Partita or of a plugin. 130: interrupted. 141: whoever read our output went away
 
 from __future__ import annotations
 
+import gc
 import sys
 import traceback
 from collections.abc import Sequence
@@ -19,6 +20,10 @@ from partita.hooks import plugins
 ParserError = next(
     base for base in typer.BadParameter.__mro__ if issubclass(base, Exception) and base.__name__ == "ClickException"
 )
+
+# Of a question's whole time an eighth went into looking for garbage among what imports make, and keep: at every 700 new
+# objects by Python's own setting.
+OBJECTS = 100_000
 
 HELP = """Plan how many devices train one model, and say why.
 
@@ -36,6 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in arguments
     verb = next((argument for argument in arguments if argument != "--debug"), None)
     until = arguments.index("run") if verb == "run" else len(arguments)
+    if argv is None and verb != "run":
+        # The process is ours, and short. One that trains is the trainer's.
+        gc.set_threshold(OBJECTS)
     arguments = [argument for argument in arguments[:until] if argument != "--debug"] + arguments[until:]
     try:
         status = application()(args=arguments, prog_name="partita", standalone_mode=False)

@@ -8,6 +8,7 @@ counts; what a stage takes once, whatever its blocks, is said apart. Bytes are r
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -33,10 +34,13 @@ class Group:
 
     def seconds(self, rounds: Values, size_bytes: Values) -> Values:
         """Of ``rounds`` rounds that take ``size_bytes`` whole in all (``cost.collective``). None for one device."""
-        steps = np.ceil(np.log2(self.size))
-        return rounds * steps * self.latency_seconds + size_bytes * ((self.size - 1) / self.size) / (
-            self.bytes_per_second
-        )
+        steps, part = self._once
+        return rounds * steps * self.latency_seconds + size_bytes * part / self.bytes_per_second
+
+    @cached_property
+    def _once(self) -> tuple[Values, Values]:
+        """The steps of one round, and what part of the bytes a device sends."""
+        return np.ceil(np.log2(self.size)), (self.size - 1) / self.size
 
 
 @dataclass(frozen=True)

@@ -298,8 +298,16 @@ class Program:
 
     def zeros(self, stage: int, *, copies: bool = True) -> frozenset[int]:
         """The ZeRO stages of what a stage reads; without ``copies`` of what it owns."""
-        piece = self.pieces[stage]
-        return frozenset(self.zero.get(name, 0) for name in piece.parameters if copies or name not in piece.copies)
+        return self._zeros[copies][stage]
+
+    @cached_property
+    def _zeros(self) -> tuple[tuple[frozenset[int], ...], tuple[frozenset[int], ...]]:
+        """Of each stage, of what it owns and of what it reads: asked for every device, and parameters are many."""
+
+        def of(piece: Piece, copies: bool) -> frozenset[int]:
+            return frozenset(self.zero.get(name, 0) for name in piece.parameters if copies or name not in piece.copies)
+
+        return tuple(of(piece, False) for piece in self.pieces), tuple(of(piece, True) for piece in self.pieces)
 
     @cached_property
     def loss_stage(self) -> int | None:

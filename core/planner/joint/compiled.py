@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from numba import njit
+
+
+def _load_without_blas() -> None:
+    """Load numba's array functions, which import SciPy's linear algebra only to see whether it is there: that takes
+    longer than all of a short search. Nothing here needs it; code that does still gets it where it is compiled."""
+    if "scipy.linalg" in sys.modules:
+        return
+    sys.modules["scipy.linalg"] = None  # type: ignore[assignment]
+    try:
+        from numba.np import arraymath
+    finally:
+        del sys.modules["scipy.linalg"]
+    arraymath._HAVE_BLAS = find_spec("scipy") is not None
+
+
+_load_without_blas()
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:

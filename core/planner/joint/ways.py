@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import permutations
 from math import prod
+from typing import TypeAlias
 
 import numpy as np
 
@@ -54,6 +55,9 @@ class Side:
     sync: np.ndarray
 
 
+# What of an option says how blocks run: the rest only says what of it comes again.
+Key: TypeAlias = tuple[Form, Manner | None, bool]
+
 # Of ``Kinds.constants``, along each axis inside a copy.
 ALONG = (
     "down_rounds", "down_bytes", "up_rounds", "up_bytes", "down_shared", "down_shared_bytes", "up_shared",
@@ -81,7 +85,8 @@ class Ways:
         self.inner = tuple(dict.fromkeys(name for shape in self.shapes for name, _ in shape.axes[1:]))
         self._groups: dict[frozenset[str], Group] = {}
         self.data = self.group(frozenset(("data",)))
-        self._alike: dict[tuple[Form, Manner | None, bool], Side] = {}
+        self._alike: dict[Key, Side] = {}
+        self._measures: dict[tuple[Key, int], np.ndarray] = {}
         self._sides: dict[Option, Side] = {}
         largest, limits = self.problem.largest_memory_limit, map(self.problem.memory_limit_of, places.devices)
         taken = [self.framework_bytes(v) + largest - limit for v, limit in enumerate(limits)]
@@ -163,7 +168,7 @@ class Ways:
         """[V, kinds]: the turns of every kind of block with an option."""
         side, samples = self.side(option), self.problem.global_batch // micro_batches
         ratio = samples / self.dp / self.problem.graph.samples / side.constants["parts"]
-        forward, backward, repeated, _ = self._measured(side, samples)
+        forward, backward, repeated, _ = self._measured(option, samples)
         slow = self.slowdown(micro_batches)
         added = side.constants["accumulated"] if micro_batches > 1 else 0.0
         down = up = 0.0
@@ -187,7 +192,7 @@ class Ways:
         made, trains, kept = (
             self.turns(option, micro_batches),
             side.constants["trains"],
-            self._measured(side, samples)[3],
+            self._measured(option, samples)[3],
         )
         temporary = temporary_bytes(
             side.constants["temporary"] * ratio, kept, side.constants["running"] * ratio, side.constants["trained"],
@@ -211,7 +216,7 @@ class Ways:
     def side(self, option: Option) -> Side:
         """Blocks with an option; what a backward pass computes again but attention's inside changes nothing here."""
         if option not in self._sides:
-            key = option.form, option.manner, option.recompute == "selective"
+            key = _key(option)
             if key not in self._alike:
                 self._alike[key] = self._side(option, key[2])
             found, goes = self._alike[key], np.array([option.goes(shape) for shape in self.shapes])
@@ -286,8 +291,14 @@ class Ways:
         start = np.array(starts)[self.on]
         return total[:, 0] + start * self.cluster.slowdown(self.devices)
 
-    def _measured(self, side: Side, samples: int) -> np.ndarray:
+    def _measured(self, option: Option, samples: int) -> np.ndarray:
         """[4, V, kinds]: see ``Kinds.measures``; zero where the devices don't divide a turn's samples."""
+        key = _key(option), samples
+        if key not in self._measures:
+            self._measures[key] = self._measure(self.side(option), samples)
+        return self._measures[key]
+
+    def _measure(self, side: Side, samples: int) -> np.ndarray:
         copies, divided = self.dp[:, 0].astype(int).tolist(), side.divided.tolist()
         wanted = tuple(
             None if samples % parts else (at, samples // dp)
@@ -365,6 +376,10 @@ class Ways:
                 seconds[list(where)] = each.sum(axis=0)
             self._lent_of[where, parts] = held, seconds
         return self._lent_of[where, parts]
+
+
+def _key(option: Option) -> Key:
+    return option.form, option.manner, option.recompute == "selective"
 
 
 def _column(values: Sequence[float]) -> np.ndarray:
