@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from partita.redistribution import ArrayType, Step
     from partita.schedules import Schedule
     from partita.simulate import Simulation
+    from partita.simulate.stage_graph import Forms, StageGraph
 
 NAME = "partita"
 
@@ -124,11 +125,14 @@ def partita_library() -> Mapping[str, Callable[[Draft], None]] | None:
 
 
 @hookspec(firstresult=True)
-def partita_report(simulation: Simulation, plan: Plan, cluster: Cluster, path: Path) -> bool | None:
+def partita_report(
+    simulation: Simulation, plan: Plan, cluster: Cluster, path: Path, stages: StageGraph, forms: Forms | None
+) -> bool | None:
     """Writes a simulated step into a file for people to look at.
 
     Called by ``simulate --report FILE`` once the step has been simulated; ``path`` is FILE, and its suffix says what is
-    wanted (``.html``). True: it has been written, whole. None leaves the file to the next plugin; where none writes it,
+    wanted (``.html``). ``stages`` is the graph of the plan's stages, ``forms`` the plan by it and as a chain, where the
+    two are compared. True: it has been written, whole. None leaves the file to the next plugin; where none writes it,
     the suffix is the user's error. What can't be written is an InputError.
     """
 

@@ -71,7 +71,7 @@ def simulate(
 
         write_text(trace, traced(simulation))
     if report is not None:
-        draw(simulation, found, machine, report)
+        draw(simulation, found, machine, report, shown)
     if as_json:
         answer.write_json(document(simulation, found, machine, differs, shown))
     else:
@@ -90,12 +90,14 @@ def _over(simulation: Simulation, cluster: Cluster) -> list[int]:
     return [d for d, peak in simulation.peaks.items() if peak.total > cluster.device_at(d).memory_bytes]
 
 
-def draw(simulation: Simulation, plan: Plan, cluster: Cluster, path: Path) -> None:
+def draw(simulation: Simulation, plan: Plan, cluster: Cluster, path: Path, shown: Shown) -> None:
     """Write the report; InputError where no plugin writes a file with that suffix."""
     from partita.errors import InputError
     from partita.hooks import plugins
 
-    if not plugins().hook.partita_report(simulation=simulation, plan=plan, cluster=cluster, path=path):
+    if not plugins().hook.partita_report(
+        simulation=simulation, plan=plan, cluster=cluster, path=path, stages=shown.stages, forms=shown.forms
+    ):
         found = f'a report with the suffix "{path.suffix}"' if path.suffix else "a report without a suffix"
         raise InputError(f"--report {path}: no plugin writes {found}; {path.with_suffix('.html')} works")
 

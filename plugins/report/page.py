@@ -15,14 +15,17 @@ from partita.plugins.report.lanes import EACH, Lane, alone, groups
 from partita.plugins.report.marks import PHASES
 from partita.plugins.report.memory import memory
 from partita.plugins.report.scale import scale
+from partita.plugins.report.stage_graph import drawing
 from partita.plugins.report.style import STYLE
 from partita.plugins.report.svg import element
 from partita.plugins.report.timeline import Timeline, timeline
 from partita.simulate import Simulation
+from partita.simulate.predict import as_simulated
+from partita.simulate.stage_graph import Forms, StageGraph, sentence
 
 
-def page(simulation: Simulation, plan: Plan, cluster: Cluster) -> str:
-    """The HTML text; the same for the same simulation."""
+def page(simulation: Simulation, plan: Plan, cluster: Cluster, stages: StageGraph, forms: Forms | None) -> str:
+    """The HTML text; the same for the same simulation. ``stages`` and ``forms`` as of ``simulate.stage_graph``."""
     turns = (seconds for (_, kind), seconds in sorted(simulation.costs.seconds.items()) if kind in PHASES)
     wide = scale(simulation.step_seconds, turns)
     alike = groups(simulation, wide.seconds / wide.pixels)
@@ -37,11 +40,15 @@ def page(simulation: Simulation, plan: Plan, cluster: Cluster) -> str:
         _before("What they hold", legend.of_memory(simulation), _held(alike, held.limits_above)),
         element("div", held.names, held.charts, class_="row"),
     ]
+    own = as_simulated(simulation, plan)
+    graph = [_before("Who reads whom", "", _read(stages, plan, forms)), drawing(stages, own, forms)]
     body = [
         element("h1", escape(title)), _asked(plan), _facts(simulation, plan, limits), *_alarm(simulation, limits),
+        element("div", *graph, class_="chart", tabindex="0", role="region", aria_label="Graph of stages"),
         element("div", *pictures, class_="chart", tabindex="0", role="region", aria_label="Timeline and memory"),
         element("h2", "In figures"),
         element("div", tables.stages(simulation, plan), class_="tables"),
+        *([] if stages.is_chain else [element("div", tables.edges(stages, own, forms), class_="tables")]),
         element("div", tables.devices(simulation, plan, alike), class_="tables"),
         element("div", tables.memory(simulation, plan, alike), class_="tables"),
         *([element("h2", "Why this plan"), _reasons(plan)] if plan.reasons else []),
@@ -89,6 +96,18 @@ def _alarm(simulation: Simulation, limits: Mapping[int, int]) -> list[str]:
     sizes = " or ".join(dict.fromkeys(gib(limits[device]) for device in over))
     words = f"It does not fit: devices {ranges(over)} need more than the {sizes} that they have."
     return [element("p", words, class_="alarm", role="alert")] if over else []
+
+
+def _read(stages: StageGraph, plan: Plan, forms: Forms | None) -> list[str]:
+    """What the graph of stages comes to, if the plan's reasons don't say it, and what is drawn where."""
+    note = (
+        "A number at an edge is the size of what one micro-batch's values take. Rest the pointer on anything for more."
+    )
+    if stages.is_chain:
+        return [note]
+    words = sentence(stages, forms)
+    drawn = "Stages of a column have equally long paths behind them; the longest path is drawn in a stronger line."
+    return [*([] if words in plan.reasons else [words]), f"{drawn} {note}"]
 
 
 def _shown(shown: Sequence[Lane], times: Timeline) -> list[str]:

@@ -74,6 +74,10 @@ rect.parameters, rect.gradients, rect.optimizer, rect.framework { stroke: none; 
 path.tick { stroke: var(--line); stroke-width: 1px; }
 path.end-of-step { stroke: var(--ink); stroke-width: 1px; stroke-dasharray: 3 3; }
 path.limit { stroke: var(--alarm); stroke-width: 1.5px; stroke-dasharray: 6 4; fill: none; }
+rect.stage { fill: var(--ground); stroke: var(--line); stroke-width: 1px; }
+rect.stage.longest { stroke: var(--forward2); stroke-width: 2px; }
+path.edge { fill: none; stroke: var(--quiet); stroke-width: 1px; }
+path.edge.longest { stroke: var(--forward2); stroke-width: 2px; }
 circle.peak { fill: var(--ink); stroke: var(--surface); stroke-width: 1px; }
 .tables { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 4px 0; }

@@ -6,12 +6,14 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from partita.cli.show import block_range, ranges, recompute, zero
+from partita.cli.stage_graph import size
 from partita.plan import Axis, Plan, Stage
 from partita.plugins.report.lanes import Lane
 from partita.plugins.report.marks import PHASES
 from partita.plugins.report.svg import element
 from partita.plugins.report.timeline import name
 from partita.simulate import Simulation
+from partita.simulate.stage_graph import Forms, StageGraph
 
 GIB = 2**30
 
@@ -33,6 +35,28 @@ def stages(simulation: Simulation, plan: Plan) -> str:
         for index, stage in enumerate(plan.stages)
     ]  # fmt: skip
     return _table("Stages", head, rows, words=4)
+
+
+def edges(stages: StageGraph, plan: Plan, forms: Forms | None) -> str:
+    """A row for each stage: what it reads, the longest path from it on, and what it holds."""
+    shown = {"": plan} if forms is None else {" by the graph": forms.graph, " as a chain": forms.chain}
+    head = [
+        "stage",
+        "reads",
+        "longest path",
+        *(f"{what}{of}" for what in ("micro-batches held", "GiB") for of in shown),
+    ]
+    rows = []
+    for index, stage in enumerate(plan.stages):
+        reads = ", ".join(
+            f"{plan.stages[edge.maker].name} ({size(edge.size_bytes)})" for edge in stages.edges if edge.reader == index
+        )
+        costs = [each.predicted.breakdown.stages[index] for each in shown.values()]
+        rows.append([
+            stage.name, reads or "–", str(stages.behind[index]), *(str(cost.in_flight) for cost in costs),
+            *(_gib(cost.memory.total) for cost in costs),
+        ])  # fmt: skip
+    return _table("Graph of stages", head, rows, words=2)
 
 
 def devices(simulation: Simulation, plan: Plan, groups: Sequence[Lane]) -> str:

@@ -15,6 +15,7 @@ from partita.cluster import Cluster
 from partita.plan import Plan, load_plan
 from partita.plugins.report.page import page
 from partita.simulate import Simulation, simulate
+from partita.simulate.stage_graph import Forms, StageGraph, forms, stage_graph
 
 
 @dataclass(frozen=True)
@@ -24,10 +25,12 @@ class Step:
     plan: Plan
     cluster: Cluster
     simulation: Simulation
+    stages: StageGraph
+    forms: Forms | None = None
 
     @cached_property
     def text(self) -> str:
-        return page(self.simulation, self.plan, self.cluster)
+        return page(self.simulation, self.plan, self.cluster, self.stages, self.forms)
 
     @cached_property
     def root(self) -> Element:
@@ -40,7 +43,13 @@ class Step:
     @cached_property
     def pictures(self) -> list[Element]:
         """The timeline and the memory, without the columns of names."""
-        return [svg for svg in self.root.iter("svg") if svg.get("role") == "img"]
+        return [svg for svg in self.root.iter("svg") if svg.get("role") == "img" and svg is not self.graph]
+
+    @cached_property
+    def graph(self) -> Element:
+        """The graph of stages."""
+        (found,) = (svg for svg in self.root.iter("svg") if svg.get("class") == "graph")
+        return found
 
     @cached_property
     def width(self) -> float:
@@ -60,7 +69,9 @@ def step(file: Path, cluster: str | None = None) -> Step:
     """The plan's step on its own cluster or another one."""
     plan = load_plan(file)
     machine = cluster_of(plan, str(file), cluster, None)
-    return Step(plan, machine, simulate(model_of(plan, str(file), None), plan, machine))
+    graph = model_of(plan, str(file), None)
+    simulation, stages = simulate(graph, plan, machine), stage_graph(graph, plan)
+    return Step(plan, machine, simulation, stages, None if stages.is_chain else forms(graph, plan, machine, simulation))
 
 
 def lanes(picture: Element) -> dict[int, Element]:

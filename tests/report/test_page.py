@@ -84,7 +84,7 @@ def test_memory_is_as_high_as_it_is_held(two: Step, room: tuple[float, float], o
     """The upper edge over every pixel against all moments; limit and peak at their bytes, below and above the limit."""
     limits = [int(share * two.simulation.peaks[number].total) for number, share in enumerate(room)]
     kinds = [replace(two.cluster.kind, device=replace(two.cluster.device, memory_bytes=limit)) for limit in limits]
-    step = Step(two.plan, Cluster("two nodes", (1, 1), tuple(kinds)), two.simulation)
+    step = replace(two, cluster=Cluster("two nodes", (1, 1), tuple(kinds)))
     pixels = step.width / step.simulation.step_seconds
     charts = lanes(step.pictures[1])
     assert charts.keys() == {0, 1}
@@ -120,7 +120,9 @@ def test_memory_is_as_high_as_it_is_held(two: Step, room: tuple[float, float], o
 def test_many_devices_that_do_the_same_are_one_lane(wide: Step) -> None:
     assert lanes(wide.pictures[0]).keys() == {0, 16, 32, 48}
     assert "The 64 devices are drawn in 4 lanes: those of a group run the same tasks in the same order" in wide.words
-    names = [text.find("title").text for text in wide.root.iter("text") if text.get("class") == "name"]
+    columns = [svg for svg in wide.root.iter("svg") if svg.get("class") == "names"]
+    texts = [text for svg in columns for text in svg.iter("text")]
+    names = [text.find("title").text for text in texts if text.get("class") == "name"]
     assert names == 2 * ["devices 0-15", "devices 16-31", "devices 32-47", "devices 48-63"]
 
 
@@ -158,7 +160,7 @@ def test_the_page_stands_alone_and_can_be_read(name: str, request: pytest.Fixtur
     for word in ("http", "<script", "@import", "src=", "href="):
         assert word not in step.text
     assert set(re.findall(r"url\((.)", step.text)) <= {"#"}
-    assert all(picture.get("aria-label") for picture in step.pictures)
+    assert all(picture.get("aria-label") for picture in (step.graph, *step.pictures))
     assert len(step.pictures) == 2
     assert [table.find("caption").text.split()[0] for table in step.root.iter("table")] == [
         "Stages",
@@ -197,13 +199,13 @@ def test_html_and_xml_see_the_same_elements(two: Step) -> None:
 
 def test_the_same_step_gives_the_same_page(two: Step) -> None:
     again = Simulation(two.simulation.program, two.simulation.costs, two.simulation.timings)
-    assert Step(two.plan, two.cluster, again).text == two.text
+    assert replace(two, simulation=again).text == two.text
 
 
 def test_names_are_shown_as_they_are(two: Step) -> None:
     odd = 'a <b>&amp; "model"'
     stages = tuple(replace(stage, name=f"<{stage.name}>") for stage in two.plan.stages)
-    step = Step(replace(two.plan, model=odd, stages=stages, reasons=("1 < 2 & 3 > 2",)), two.cluster, two.simulation)
+    step = replace(two, plan=replace(two.plan, model=odd, stages=stages, reasons=("1 < 2 & 3 > 2",)))
     assert parsed(step.text).find("body/h1").text == f"{odd} on {two.cluster.name}"
     assert "1 < 2 & 3 > 2" in step.words
     assert "<stage0>" in step.words
