@@ -231,13 +231,16 @@ def view(op: Op, inputs: list[Shape], outputs: list[Shape]) -> Signature:
 
 def permute(op: Op, inputs: list[Shape], outputs: list[Shape]) -> Signature:
     names = _labels(len(inputs[0]))
-    order = [int(dim) % len(names) for dim in argument(op, 1, "dims")]
+    # Without dims (``x.T``) all of them are turned round.
+    order = [int(dim) % len(names) for dim in argument(op, 1, "dims", range(len(names))[::-1])]
     return Signature((_single(*names),), (_single(*(names[dim] for dim in order)),))
 
 
 def transpose(op: Op, inputs: list[Shape], outputs: list[Shape]) -> Signature:
     names = _labels(len(inputs[0]))
-    first, second = (int(argument(op, place, name)) % len(names) for place, name in ((1, "dim0"), (2, "dim1")))
+    # Without dims (``x.t()``) a matrix is meant.
+    dims = argument(op, 1, "dim0", 0), argument(op, 2, "dim1", -1)
+    first, second = (int(dim) % len(names) for dim in dims)
     swapped = list(names)
     swapped[first], swapped[second] = names[second], names[first]
     return Signature((_single(*names),), (_single(*swapped),))

@@ -2,55 +2,87 @@
 
 A layer is an item of the deepest homogeneous module list whose items run one after another, each reading what the one
 before made; every layer is a block under its module path. What runs before the first layer is ``embedding``, after the
-last ``head``. In between, ops of a single module form a block under its path, others ``between.0``, ``between.1`` …;
-a run that reads no parameter joins the block before it. A model without such a list is folded by the children of its
-root. Ops that no parameter reaches (masks, positions) belong to the block that first needs them.
+last ``head``. In between, ops of a single module form a block under its path, others ``between.0``, ``between.1`` …
+What runs before or between layers is several blocks where one would tie branches together, and joins another block
+where it reads no parameter (``parts``). A model without such a list is folded by the children of its root: each is a
+block, and what the root itself computes joins them in the same way. Ops that no parameter reaches (masks, positions)
+belong to the block that first needs them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import chain, count, groupby
 from os.path import commonprefix
 
 from torch import nn
 
 from partita.graph import Block, Op, Tensor
+from partita.plugins.capture_torch.parts import Part, Run, divided, placed
 
 
 def fold(model: nn.Module, ops: list[Op], tensors: Mapping[str, Tensor]) -> tuple[list[Op], list[Block]]:
     """The ops with their blocks, grouped by block, and the blocks in order of execution."""
     flowing = _reached(ops, tensors)
     layers = _layers(model, flowing, tensors)
-    home: dict[str, str] = {}
-    runs = [(key, list(group)) for key, group in groupby(flowing, key=lambda op: _layer_of(op.module, layers))]
-    last_layer = max((index for index, (key, _) in enumerate(runs) if key), default=-1)
-    order: list[str] = []
-    between = 0
-    for index, (key, group) in enumerate(runs):
-        if key:
-            name = key
-        elif not layers:
-            _by_children(group, home, order)
-            continue
-        elif index == 0:
-            name = "embedding"
-        elif index > last_layer:
-            name = "head"
-        elif not any(tensors[n].role == "parameter" for op in group for n in op.inputs):
-            name = order[-1]
-        else:
-            name = _single_module(model, group, tensors)
-            if not name:
-                name, between = f"between.{between}", between + 1
-        if name not in order:
-            order.append(name)
-        home.update((op.name, name) for op in group)
-    _place_constants(ops, home, order)
-    rank = {name: index for index, name in enumerate(order)}
+    paths = [_layer_of(op.module, layers) for op in flowing] if layers else _children(flowing)
+    runs = [(path, [op for _, op in run]) for path, run in groupby(zip(paths, flowing, strict=True), lambda at: at[0])]
+    parts = placed(_parts_of_layers(runs, tensors) if layers else _parts_of_children(runs))
+    names = _names(model, parts, runs, tensors, bool(layers))
+    home = {op.name: name for name, part in zip(names, parts, strict=True) for op in part.ops}
+    _place_constants(ops, home, names)
+    rank = {name: index for index, name in enumerate(names)}
     folded = sorted((replace(op, block=home[op.name]) for op in ops), key=lambda op: rank[op.block])
     return folded, owning_blocks(folded, tensors)
+
+
+def _parts_of_layers(runs: list[Run], tensors: Mapping[str, Tensor]) -> Iterator[Part]:
+    """Of a run between two layers, what reads no parameter joins another part. The head is one."""
+    last = _last(runs)
+    for part in chain.from_iterable(divided(runs[: last + 1])):
+        part.joins = not part.path and not any(tensors[n].role == "parameter" for op in part.ops for n in op.inputs)
+        yield part
+    yield from (Part(ops, last + 1) for _, ops in runs[last + 1 :])
+
+
+def _parts_of_children(runs: list[Run]) -> Iterator[Part]:
+    """What the root computes before any child is a part of its own."""
+    for part in chain.from_iterable(divided(runs)):
+        part.joins = not part.path and part.run > 0
+        yield part
+
+
+def _names(
+    model: nn.Module, parts: Sequence[Part], runs: Sequence[Run], tensors: Mapping[str, Tensor], layered: bool
+) -> list[str]:
+    """A name for each part: its layer's or child's; of the others of one run those that feed layers have the first."""
+    names = {part: part.path for part in parts if part.path}
+    taken, between, last = set(names.values()), count(), _last(runs)
+    for run, group in groupby((part for part in parts if not part.path), key=lambda part: part.run):
+        mine = sorted(group, key=lambda part: not part.feeds)
+        inside = 0 < run < last
+        for part in mine if inside or len(mine) > 1 else ():
+            if (path := _single_module(model, part.ops, tensors)) and path not in taken:
+                names[part] = path
+                taken.add(path)
+        word = ""
+        for part in mine:
+            if part not in names:
+                word = word or (f"between.{next(between)}" if inside else _end(run, layered))
+                numbered = chain([word], (f"{word}.{number}" for number in count(1)))
+                names[part] = next(name for name in numbered if name not in taken)
+                taken.add(names[part])
+    return [names[part] for part in parts]
+
+
+def _end(run: int, layered: bool) -> str:
+    return "head" if run else "embedding" if layered else "model"
+
+
+def _last(runs: Sequence[Run]) -> int:
+    """The number of the last run that is a layer or a child; -1 where none is."""
+    return max((index for index, (path, _) in enumerate(runs) if path), default=-1)
 
 
 def owning_blocks(ops: Iterable[Op], tensors: Mapping[str, Tensor]) -> list[Block]:
@@ -125,17 +157,17 @@ def _single_module(model: nn.Module, group: list[Op], tensors: Mapping[str, Tens
     return path if own == inside else ""
 
 
-def _by_children(group: list[Op], home: dict[str, str], order: list[str]) -> None:
-    """Blocks of a model without layers: one for each child of the root; parameterless ops join the block before."""
-    for op in group:
+def _children(ops: Iterable[Op]) -> list[str]:
+    """For each op of a model without layers the child of the root that it belongs to; "" for what the root itself
+    computes, and where a child runs a second time, because then it can't be one run of ops."""
+    met: set[str] = set()
+    found: list[str] = []
+    for op in ops:
         child = op.module.split(".")[0]
-        name = child or (order[-1] if order else "model")
-        # A child that runs twice can't be one run of ops: its second visit joins the current block.
-        if name in order and name != order[-1]:
-            name = order[-1]
-        if name not in order:
-            order.append(name)
-        home[op.name] = name
+        again = child in met and not (found and found[-1] == child)
+        found.append("" if again else child)
+        met.add(child)
+    return found
 
 
 def _place_constants(ops: list[Op], home: dict[str, str], order: list[str]) -> None:

@@ -182,20 +182,27 @@ class Choose(Layer):
         return value, value.argmax(-1), value > 0
 
 
+class Masked(Head):
+    """Of its second input it takes what the mask leaves."""
+
+    def forward(self, row: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+        return super().forward(row, value.masked_fill(mask, 0.5))
+
+
 class Chosen(nn.Module):
     """An integer chooses a row of a table, a mask what is read of the value."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.choose, self.table, self.head = Choose(), nn.Embedding(WIDTH, WIDTH), Head()
+        self.choose, self.table, self.head = Choose(), nn.Embedding(WIDTH, WIDTH), Masked()
 
     def forward(self, x: Tensor) -> Tensor:
         value, index, mask = self.choose(x)
-        return self.head(self.table(index), value.masked_fill(mask, 0.5))
+        return self.head(self.table(index), value, mask)
 
 
 class Losses(nn.Module):
-    """Each branch has a loss; they are summed."""
+    """Each branch has a loss; they are summed by the root, which is a block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -273,7 +280,7 @@ DAGS = {
     "tuple": Dag(Tuples, ("pair", "left", "head")),
     "optional None": Dag(Optional, TOWERS, two),
     "integers and a mask": Dag(Chosen, ("choose", "table", "head")),
-    "several losses": Dag(Losses, ("start", "left", "right")),
+    "several losses": Dag(Losses, ("start", "left", "right head")),
     "chain": Dag(Chain, ("a", "b", "c", "head")),
     "three towers": Dag(ThreeTowers, ("text", "image", "sound", "head"), three, schedule="kfkb"),
 }
