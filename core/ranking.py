@@ -11,11 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from partita.cluster import Cluster
-from partita.cost.precision import compute_dtype
-from partita.errors import PartitaError, PlanError
-from partita.graph import Graph
-from partita.hooks import plugins
+from partita.branching import beside
+from partita.errors import PlanError
 from partita.plan import Plan
 from partita.planner.joint.climb import sharpest
 from partita.planner.joint.engine import TIE, Answer
@@ -25,9 +22,8 @@ from partita.planner.joint.plan import Solved, searched
 from partita.planner.joint.search import Found
 from partita.planner.reasons import reasons
 from partita.planner.words import duration
-from partita.problem import Problem
 from partita.simulate.predict import predicted
-from partita.simulate.stage_graph import Forms, by_graph, sentence, stage_graph
+from partita.simulated import TURNS, captured, fits, turns
 
 # Tables that are looked into beside the best's: so many, with answers that the formula gives up to so many times its
 # seconds. The sharper formula's best of all takes up to a tenth less than the stated one says.
@@ -36,10 +32,6 @@ WITHIN, TABLES = 1.1, 8
 MOST, NEAR = 5, 1.005
 # Times of a single stage that differ by less are the same.
 ROUNDED = 1.02
-# Steps that take up to so many times as long are as fast.
-SAME = 1.001
-# Turns of all devices in all simulations together: a simulation takes about a second for twelve thousand of them.
-TURNS = 40_000
 
 
 def ranked(solved: Solved) -> Plan:
@@ -67,7 +59,7 @@ def ranked(solved: Solved) -> Plan:
             except PlanError as error:
                 refused = refused or error
                 continue
-            if not _fits(problem, plan):
+            if not fits(problem, plan):
                 continue
             simulated += 1
             if best is None or plan.predicted.step_seconds < best[1].predicted.step_seconds * (1 - TIE):
@@ -85,39 +77,11 @@ def ranked(solved: Solved) -> Plan:
         why = _not_simulated(plan) if captured(problem, plan) else _not_captured(plan)
         return replace(plan, reasons=(*reasons(solved, solved.best, plan), why))
     answer, plan = best = _fewest(solved, best)
-    said = [_said(answer, solved.best, plan, simulated)]
-    if formed := branched(problem, plan):
-        plan = formed[0]
-        said.append(formed[1])
-    return replace(plan, reasons=(*reasons(solved, answer, plan), *said))
-
-
-def branched(problem: Problem, plan: Plan) -> tuple[Plan, str] | None:
-    """The same stages in the order that goes by their graph (kfkb), where that holds less and takes no longer, and the
-    sentence that says so.
-
-    None for other schedules than 1f1b, for a target that has no such order, and where the longest path in the graph
-    leads through all stages.
-    """
-    if problem.target != "partita" or plan.schedule != "1f1b" or "schedule" in problem.fix or len(plan.stages) < 3:
-        return None
-    graph = captured(problem, plan)
-    if graph is None:
-        return None
-    stages = stage_graph(graph, plan)
-    if stages.is_chain:
-        return None
-    formed = predicted(graph, by_graph(plan), problem.cluster)
-    slower = formed.predicted.step_seconds > plan.predicted.step_seconds * SAME
-    before, after = (sum(one.predicted.peak_bytes.values()) for one in (plan, formed))
-    if slower or after >= before or not _fits(problem, formed):
-        return None
-    return formed, sentence(stages, Forms(formed, plan))
-
-
-def _fits(problem: Problem, plan: Plan) -> bool:
-    """Whether the simulated peaks are within every device's memory."""
-    return all(peak <= problem.memory_limit_of((device,)) for device, peak in plan.predicted.peak_bytes.items())
+    said = _said(answer, solved.best, plan, simulated)
+    if found := beside(solved, answer, plan):
+        sentences = (*reasons(found.solved, found.answer, found.plan), said, *found.said)
+        return replace(found.plan, reasons=sentences)
+    return replace(plan, reasons=(*reasons(solved, answer, plan), said))
 
 
 def _fewest(solved: Solved, best: tuple[Answer, Plan]) -> tuple[Answer, Plan]:
@@ -132,36 +96,6 @@ def _fewest(solved: Solved, best: tuple[Answer, Plan]) -> tuple[Answer, Plan]:
             if plan.sample_parts == best[1].sample_parts:
                 best = answer, predicted(problem.graph, plan, problem.cluster)
     return best
-
-
-def foretold(graph: Graph, plan: Plan, cluster: Cluster) -> Plan:
-    """Any plan with the prediction of its simulation, as ranked plans have it; the formula's where that would take too
-    long."""
-    return plan if turns(plan) > TURNS else predicted(graph, plan, cluster)
-
-
-def captured(problem: Problem, plan: Plan) -> Graph | None:
-    """The model with as many samples as the plan cuts them into: the problem's, or captured again by its name; None
-    where the name is no model's, or another's."""
-    graph, parts = problem.graph, plan.sample_parts
-    if graph.samples % parts == 0:
-        return graph
-    try:
-        found: Graph | None = plugins().hook.partita_capture(
-            model=graph.name, samples=parts, seq=graph.seq, dtype=compute_dtype(problem.precision)
-        )
-    except PartitaError:
-        return None
-    return found if found is not None and _parameters(found) == _parameters(graph) else None
-
-
-def _parameters(graph: Graph) -> list[tuple[str, dict[str, tuple[int, ...]]]]:
-    return [(block.name, {name: graph.tensor[name].shape for name in block.parameters}) for block in graph.blocks]
-
-
-def turns(plan: Plan) -> int:
-    """Forward and backward turns of all devices in a step."""
-    return 2 * sum(len(stage.devices) * stage.micro_batches for stage in plan.stages)
 
 
 def _plans(solved: Solved) -> Iterator[tuple[float, Answer, Plan]]:

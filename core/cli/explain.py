@@ -82,7 +82,7 @@ def explain(
         if model.endswith(".json") and not Path(model).exists():
             raise InputError(f"{model}: no such file")
         from partita.cli.plan import search
-        from partita.ranking import captured
+        from partita.simulated import captured
 
         question, why = (
             options.problem_of_model(

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from partita.cli.options import GIB
 from partita.plan import SIMULATED, Plan, Stage
+from partita.planner.branches import NAME as BRANCHES
 
 # Where there is no terminal: wide enough for the tables, narrow enough for a mail.
 WIDTH = 120
@@ -116,7 +117,8 @@ def found(plan: Plan, seconds: float | None) -> str:
         return f"made by {search.engine}{took}; the prediction is that of its simulation"
     counts = f"{search.considered:,} tables considered, {search.pruned:,} of them ruled out by bounds"
     least = f"no plan takes less than {duration(search.bound_seconds)} under the formula"
-    proof = f"proven: {least}" if search.optimal else f"stopped before the proof: {least}, {gap(plan):.1%} less"
+    unproven = "not proven" if search.engine == BRANCHES else "stopped before the proof"
+    proof = f"proven: {least}" if search.optimal else f"{unproven}: {least}, {gap(plan):.1%} less"
     shown = "; the prediction is that of its simulation" if simulated else ""
     return f"found by {search.engine}{took}: {counts}; {proof}{shown}"
 

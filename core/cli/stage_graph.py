@@ -30,8 +30,8 @@ class Shown:
 def of_model(graph: Graph | None, plan: Plan, cluster: Cluster | None, why: str) -> Shown:
     """From the plan's model and cluster; ``why`` they aren't known. A step that takes long to simulate isn't."""
     from partita.errors import PlanError
-    from partita.ranking import TURNS, turns
     from partita.simulate.stage_graph import forms, stage_graph
+    from partita.simulated import TURNS, turns
 
     if graph is None:
         return Shown(None, None, why)

@@ -30,9 +30,14 @@ def one_f_one_b(stages: int, micro_batches: int, depth: int = 0) -> dict[int, li
 
 def one_f_one_b_of(counts: Sequence[int], depth: int = 0) -> dict[int, list[Turn]]:
     """The same for stages of unlike numbers of micro-batches, each of which divides one global batch."""
+    check_depth(depth)
+    return in_rounds(counts, {stage: (stage + 1,) for stage in range(len(counts) - 1)}, 1 + depth, 1)
+
+
+def check_depth(depth: int) -> None:
+    """PlanError for a depth below 0."""
     if depth < 0:
         raise PlanError(f"depth={depth}: the micro-batches that go ahead over a boundary beyond 1F1B's; 0 is the least")
-    return in_rounds(counts, {stage: (stage + 1,) for stage in range(len(counts) - 1)}, 1 + depth, 1)
 
 
 def in_rounds(counts: Sequence[int], readers: Mapping[int, Sequence[int]], ahead: int, k: int) -> dict[int, list[Turn]]:

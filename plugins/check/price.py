@@ -13,7 +13,7 @@ from partita.planner.joint.table import Chosen
 from partita.planner.joint.uniform import Uniform, Way, cut
 from partita.plugins.check.model import layer_blocks
 from partita.plugins.check.settings import Settings
-from partita.ranking import foretold
+from partita.simulated import foretold
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from functools import cache
 
+import pytest
 import torch
 from torch import Tensor, nn
 
+from partita.branching import beside, in_graph_order
 from partita.cluster import parse_cluster
 from partita.graph import Graph
+from partita.plan import Plan
+from partita.planner.branches.search import listed_by_branch
 from partita.planner.joint.plan import solve
 from partita.plugins.capture_torch import capture_module
 from partita.problem import Problem
-from partita.ranking import branched, ranked
+from partita.ranking import ranked
 from tests.branches import Branches
 
 WIDTH, TOKENS = 1024, 256
@@ -27,6 +33,7 @@ class Layer(nn.Module):
         return x + self.down(torch.relu(self.up(x)))
 
 
+@cache
 def graph() -> Graph:
     example = {"x": torch.zeros(1, TOKENS, WIDTH), "y": torch.zeros(1, TOKENS, 3 * WIDTH)}
     return capture_module(
@@ -34,18 +41,51 @@ def graph() -> Graph:
     ).graph
 
 
-def problem(target: str) -> Problem:
-    return Problem(graph(), parse_cluster("1x3xa100-80gb"), 48, target=target, fix={"pp": 3})
+def problem(target: str, **fix: int | str) -> Problem:
+    return Problem(graph(), parse_cluster("1x3xa100-80gb"), 48, target=target, fix={"pp": 3, **fix})
 
 
-def test_branches_go_side_by_side_and_hold_less_in_the_same_time():
+def chain() -> Plan:
+    return ranked(solve(problem("partita", schedule="1f1b")))
+
+
+def test_the_same_stages_by_their_graph_hold_less_in_the_same_time():
+    found = in_graph_order(problem("partita"), chain())
+    assert found is not None
+    plan, said = found
+    assert (plan.schedule, plan.order.arguments) == ("kfkb", {"k": 1, "depth": 0})
+    assert [stage.in_flight for stage in plan.predicted.breakdown.stages] == [2, 2, 1]
+    assert "they hold 2, 2 and 1 micro-batches" in said
+    assert "as a chain (1f1b) 3, 2 and 1" in said
+
+
+def test_stages_that_are_cut_for_branches_take_less_than_the_best_chain():
+    before, found = chain(), ranked(solve(problem("partita")))
+    assert found.search.engine == "branches"
+    assert found.schedule == "kfkb"
+    # Two of three stages lie on the longest path: the pipeline fills in two turns.
+    stages = found.predicted.breakdown.stages
+    turn = max(stage.forward_seconds + stage.backward_seconds for stage in stages)
+    assert found.search.bound_seconds <= found.predicted.step_seconds < before.predicted.step_seconds
+    assert found.predicted.step_seconds - stages[0].sync_seconds < (found.order.micro_batches + 2) * turn
+    assert re.search(r"The best chain of stages \(.*1f1b.*\) takes .* 1\.\d\d times as long", found.reasons[-1])
+    assert "whose longest path has 2 of 3" in found.reasons[-2]
+
+
+def test_blocks_that_are_listed_turn_by_turn_are_planned_branch_by_branch():
+    """The same towers, whose layers of one depth are neighbours in the model's list."""
     asked = problem("partita")
-    found = ranked(solve(asked))
-    assert (found.schedule, found.order.arguments) == ("kfkb", {"k": 1})
-    held = [stage.in_flight for stage in found.predicted.breakdown.stages]
-    assert held == [2, 2, 1]
-    assert "they hold 2, 2 and 1 micro-batches" in found.reasons[-1]
-    assert "as a chain (1f1b) 3, 2 and 1" in found.reasons[-1]
+    inside = asked.graph
+    layers = [f"towers.{tower}.{layer}" for layer in range(4) for tower in range(3)]
+    place = {name: at for at, name in enumerate([*layers, "head"])}
+    blocks = tuple(sorted(inside.blocks, key=lambda block: place[block.name]))
+    ops = tuple(sorted(inside.ops, key=lambda op: place[op.block]))
+    turned = replace(asked, graph=replace(inside, blocks=blocks, ops=ops))
+    assert [block.name for block in listed_by_branch(turned.graph).blocks] == [block.name for block in inside.blocks]
+    assert listed_by_branch(inside) is inside
+    found, expected = ranked(solve(turned)), ranked(solve(asked))
+    assert found.predicted.step_seconds == pytest.approx(expected.predicted.step_seconds, rel=1e-3)
+    assert found.problem == turned.digest
 
 
 def test_a_target_that_knows_chains_alone_keeps_1f1b():
@@ -53,8 +93,5 @@ def test_a_target_that_knows_chains_alone_keeps_1f1b():
 
 
 def test_a_schedule_that_is_held_stays():
-    asked = problem("partita")
-    plan = ranked(solve(replace(asked, fix={"pp": 3, "schedule": "1f1b"})))
-    assert plan.schedule == "1f1b"
-    assert branched(replace(asked, fix={"pp": 3, "schedule": "1f1b"}), plan) is None
-    assert branched(asked, plan) is not None
+    assert chain().schedule == "1f1b"
+    assert beside(solve(problem("partita", schedule="1f1b")), None, chain()) is None

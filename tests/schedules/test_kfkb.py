@@ -51,6 +51,19 @@ def ends(orders, edges, counts) -> bool:
     return nx.is_directed_acyclic_graph(graph)
 
 
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_chain_with_depth_is_1f1b_with_depth(depth):
+    assert kfkb(4, 12, depth=depth) == one_f_one_b(4, 12, depth)
+
+
+@pytest.mark.parametrize(("k", "depth"), [(1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (3, 2)])
+def test_what_is_held_follows_from_the_longest_path_k_and_depth(k, depth):
+    orders = kfkb_on([24] * 6, BRANCHES, k, depth)
+    longest = [own - 1 for own in behind(BRANCHES, 6)]
+    assert [in_flight(orders[stage]) for stage in range(6)] == [min(24, k * (1 + (1 + depth) * n)) for n in longest]
+    assert ends(orders, BRANCHES, [24] * 6)
+
+
 @pytest.mark.parametrize(("stages", "count"), [(1, 1), (1, 5), (4, 2), (4, 9), (7, 7)])
 def test_a_chain_is_1f1b(stages, count):
     assert kfkb(stages, count) == one_f_one_b(stages, count)

@@ -114,7 +114,7 @@ def test_rounds_of_two_are_compared_as_they_are():
     found = forms(graph, made, CLUSTER)
     assert found.graph == made
     assert "by it (kfkb k=2) they hold 6, 4, 4 and 2 micro-batches" in sentence(stage_graph(graph, made), found)
-    assert by_graph(made).order.arguments == {"k": 1}
+    assert by_graph(made).order.arguments == {"k": 1, "depth": 0}
 
 
 def test_the_sentence_has_the_numbers_of_both():

@@ -15,7 +15,7 @@ from math import inf
 from partita.planner.joint.formula import fits
 from partita.planner.joint.neighbours import Neighbours
 from partita.planner.joint.rows import Row, base
-from partita.planner.joint.sharp import pipeline_seconds, sharp_seconds
+from partita.planner.joint.sharp import Turns, pipeline_seconds, sharp_seconds
 from partita.planner.joint.stage_ways import TIE, Place, Places, StageWays
 from partita.planner.joint.table import Chosen, JointTable
 from partita.planner.joint.tidy import tidied
@@ -42,15 +42,15 @@ def sharpest(table: JointTable, stages: Sequence[Chosen], depths: Sequence[int],
     for depth in depths:
         # A step takes no less than the turns of its slowest stage.
         deep = replace(table, schedule="1f1b", depth=depth)
-        found += _Climb(StageWays(deep, bases, below / table.micro_batches * (1 + TIE), rows)).best(places)
+        found += Climb(StageWays(deep, bases, below / table.micro_batches * (1 + TIE), rows)).best(places)
         if fits(deep, stages):
             # Its options may be better than those that a climb sees, of the fastest stages.
             found.append(Climbed(sharp_seconds(deep, stages), deep, tuple(stages)))
     return sorted((one for one in found if one.seconds < below), key=lambda one: one.seconds)
 
 
-class _Climb:
-    """The climbs of one table."""
+class Climb:
+    """The climbs of one table, among chains of stages."""
 
     def __init__(self, ways: StageWays):
         self.ways, self.table, self.neighbours = ways, ways.table, Neighbours(ways)
@@ -59,6 +59,10 @@ class _Climb:
     def best(self, places: Places) -> list[Climbed]:
         """The answer from which no step leads on, or the one at which so many were looked at, and the best of its
         neighbours."""
+        return [self._climbed(*one) for one in self.climbed(places)]
+
+    def climbed(self, places: Places) -> list[tuple[float, Places]]:
+        """The same, with their seconds; none where the first doesn't fit."""
         left, best = MOST, self.seconds(places)
         seen: list[tuple[float, Places]] = []
         better: Places | None = places if best < inf else None
@@ -72,26 +76,38 @@ class _Climb:
                     break
                 if took < inf:
                     seen.append((took, other))
-        return [self._climbed(*one) for one in heapq.nsmallest(1 + BESIDE, dict.fromkeys(seen))]
+        return heapq.nsmallest(1 + BESIDE, dict.fromkeys(seen))
+
+    def behind(self, places: Places) -> Sequence[int]:
+        """For each stage how many come after it."""
+        return range(len(places) - 1, -1, -1)
 
     def seconds(self, places: Places, which: Sequence[int] = ()) -> float:
         """The formula's seconds, infinite where a stage doesn't fit; ``which``: of its ways, the first by default."""
-        turns = []
+        turns, behind = [], self.behind(places)
         for at, place in enumerate(places):
-            known = self.ways.ways(len(places) - 1 - at, place)
+            known = self.ways.ways(behind[at], place)
             if not known:
                 return inf
             turns.append(known[which[at] if which else 0][0])
+        return self.step_seconds(turns, places, behind)
+
+    def step_seconds(self, turns: Sequence[Turns], places: Places, behind: Sequence[int]) -> float:
+        """The formula's seconds of stages that take so long."""
         moved = [self.ways.moved(*pair) for pair in zip(places[:-1], places[1:], strict=True)]
         return pipeline_seconds(turns, moved, self.ahead, self.table.micro_batches)
 
-    def _climbed(self, best: float, places: Places) -> Climbed:
-        """The answer with the way of each stage that is best beside the others'."""
-        which = [0] * len(places)
+    def best_ways(self, best: float, places: Places) -> tuple[float, list[int]]:
+        """The way of each stage that is best beside the others', and the seconds; ``best``: those of the first ways."""
+        which, behind = [0] * len(places), self.behind(places)
         for at, place in enumerate(places):
-            for way in range(1, len(self.ways.ways(len(places) - 1 - at, place))):
+            for way in range(1, len(self.ways.ways(behind[at], place))):
                 tried = [*which[:at], way, *which[at + 1 :]]
                 if (took := self.seconds(places, tried)) < best * (1 - TIE):
                     best, which = took, tried
-        stages = tidied(self.table, self.ways.chosen(places, which))
+        return best, which
+
+    def _climbed(self, best: float, places: Places) -> Climbed:
+        _, which = self.best_ways(best, places)
+        stages = tidied(self.table, self.ways.chosen(places, self.behind(places), which))
         return Climbed(sharp_seconds(self.table, stages), self.table, stages)

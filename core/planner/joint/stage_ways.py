@@ -67,31 +67,39 @@ class StageWays:
             return []
         if bases.fixed[at] + flight * bases.held[at] + bases.temporary[at] <= table.room:
             return [((forward, backward, float(bases.sync[at])), None)]
-        key = (v, flight, place.start, behind == 0)
-        if key not in self.rows:
-            self.rows[key] = row(table.prices, v, place.start, flight, table.room, False, self.below, last=behind == 0)
-        known = self.rows[key]
+        known = self.row(v, behind, place)
         labels = known.labels[known.first[place.stop] : known.first[place.stop + 1]]
         found = [((float(one[FORWARD]), float(one[BACKWARD]), float(one[SYNC])), one) for one in labels]
         return sorted(found, key=lambda way: count * (way[0][0] + way[0][1]) + way[0][2])
+
+    def row(self, v: int, behind: int, place: Place) -> Row:
+        """The row that a stage with prices ``v`` is in, found once."""
+        table, last = self.table, self.last(behind, place)
+        key = (v, table.held(behind), place.start, last)
+        if key not in self.rows:
+            self.rows[key] = row(table.prices, v, place.start, key[1], table.room, False, self.below, last=last)
+        return self.rows[key]
+
+    def last(self, behind: int, place: Place) -> bool:
+        """Whether a row holds the stage of all blocks that are left alone. In a graph others have none behind, too."""
+        return behind == 0 and place.stop == self.table.blocks
 
     def moved(self, one: Place, other: Place) -> Moved:
         """The boundary between two stages."""
         at = (self._crosses[other.unit], other.start, self._port[one.shape], self._port[other.shape])
         return float(self.table.transfer_forward[at]), float(self.table.transfer_backward[at])
 
-    def chosen(self, places: Places, which: Sequence[int]) -> tuple[Chosen, ...]:
+    def chosen(self, places: Places, behind: Sequence[int], which: Sequence[int]) -> tuple[Chosen, ...]:
         """The stages with the options of their blocks: of each the way that ``which`` says."""
-        return tuple(self._chosen(len(places) - 1 - at, place, which[at]) for at, place in enumerate(places))
+        return tuple(self._chosen(*each) for each in zip(behind, places, which, strict=True))
 
     def _chosen(self, behind: int, place: Place, which: int) -> Chosen:
         table, v, flight = self.table, int(self.table.prices_of[place.shape, place.unit]), self.table.held(behind)
         (forward, backward, _), label = self.ways(behind, place)[which]
         if label is None:
             below = (forward + backward) * (1 + TIE)
-            known = row(table.prices, v, place.start, flight, table.room, False, below, last=behind == 0)
+            known = row(table.prices, v, place.start, flight, table.room, False, below, last=self.last(behind, place))
             label = known.labels[known.first[place.stop]]
-        options = options_of(
-            table.prices, v, place.start, place.stop, flight, table.room, False, label, last=behind == 0
-        )  # fmt: skip
+        last = self.last(behind, place)
+        options = options_of(table.prices, v, place.start, place.stop, flight, table.room, False, label, last)
         return Chosen(place.start, place.stop, place.unit, place.shape, options)

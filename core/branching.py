@@ -1,0 +1,137 @@
+"""Plans whose stages form a graph, beside the best chain of stages: what simulates faster, or holds less, wins.
+
+Above the planner and the simulator, as ``ranking``, which asks here for models with branches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from partita.errors import PlanError
+from partita.graph import Graph
+from partita.plan import Order, Plan, Stage
+from partita.planner.arrangement import arrangement
+from partita.planner.branches import NAME
+from partita.planner.branches.search import branched
+from partita.planner.joint.engine import Answer
+from partita.planner.joint.plan import Solved
+from partita.planner.words import duration, gib
+from partita.problem import Problem
+from partita.simulate.predict import predicted
+from partita.simulate.stage_graph import Forms, by_graph, forms, sentence, stage_graph
+from partita.simulated import TURNS, captured, fits, turns
+
+# Steps that take up to so many times as long are as fast.
+SAME = 1.001
+# Answers of the search that are simulated, the first in each of these orders: by the graph, with more micro-batches in
+# flight where transfers have to hide, and as a chain.
+MOST = 3
+ORDERS: tuple[tuple[str, Mapping[str, int]], ...] = (
+    ("kfkb", {"k": 1, "depth": 0}), ("kfkb", {"k": 1, "depth": 1}), ("kfkb", {"k": 1, "depth": 2}),
+    ("kfkb", {"k": 2, "depth": 0}), ("kfkb", {"k": 4, "depth": 0}), ("1f1b", {"depth": 0}),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A plan whose stages form a graph, the search and the answer that it is from, and sentences about it."""
+
+    solved: Solved
+    answer: Answer
+    plan: Plan
+    said: tuple[str, ...]
+
+
+def beside(solved: Solved, answer: Answer, chain: Plan) -> Beside | None:
+    """The fastest plan with branches side by side, where the simulation says that it takes less than the best chain, or
+    as long and holds less; None where there is none, for a target that has no such order, and where one is held."""
+    problem = solved.engine.pricing.problem
+    if problem.target != "partita" or "schedule" in problem.fix:
+        return None
+    best: Beside | None = None
+    if formed := in_graph_order(problem, chain):
+        best = Beside(solved, answer, formed[0], (formed[1],))
+    found: tuple[Solved, Answer, Plan] | None = None
+    step = (best.plan if best else chain).predicted.step_seconds
+    try:
+        for asked, one, plan in _simulated(solved, problem, step):
+            if plan.predicted.step_seconds * SAME < step:
+                found, step = (asked, one, plan), plan.predicted.step_seconds
+    except KeyboardInterrupt:
+        # The best so far.
+        pass
+    if found is None:
+        return best
+    graph, plan = captured(problem, found[2]), found[2]
+    assert graph is not None
+    stages, than = stage_graph(graph, plan), _than(chain, plan)
+    if stages.is_chain:
+        return Beside(*found, (than,))
+    return Beside(*found, (sentence(stages, forms(graph, plan, problem.cluster)), than))
+
+
+def in_graph_order(problem: Problem, plan: Plan) -> tuple[Plan, str] | None:
+    """The same stages in the order that goes by their graph (kfkb), where that holds less and takes no longer, and the
+    sentence that says so.
+
+    None for other schedules than 1f1b, and where the longest path in the graph leads through all stages.
+    """
+    if plan.schedule != "1f1b" or len(plan.stages) < 3:
+        return None
+    graph = captured(problem, plan)
+    if graph is None:
+        return None
+    stages = stage_graph(graph, plan)
+    if stages.is_chain:
+        return None
+    formed = predicted(graph, by_graph(plan), problem.cluster)
+    slower = formed.predicted.step_seconds > plan.predicted.step_seconds * SAME
+    before, after = (sum(one.predicted.peak_bytes.values()) for one in (plan, formed))
+    if slower or after >= before or not fits(problem, formed):
+        return None
+    return formed, sentence(stages, Forms(formed, plan))
+
+
+def _simulated(solved: Solved, problem: Problem, below: float) -> Iterator[tuple[Solved, Answer, Plan]]:
+    """The best answers of the search over graphs of stages, simulated: the first in all orders, the others in the one
+    that was best."""
+    left, orders = TURNS, ORDERS
+    for asked in branched(solved, below, MOST, solved.engine.deadline):
+        made = asked.plan(asked.best)
+        stages = tuple(_in_models_order(problem.graph, stage) for stage in made.stages)
+        made = replace(made, problem=problem.digest, stages=stages, search=replace(made.search, engine=NAME))
+        graph = captured(problem, made)
+        simulated: list[tuple[float, tuple[str, Mapping[str, int]]]] = []
+        for schedule, arguments in orders:
+            count = made.order.micro_batches
+            if graph is None or arguments.get("k", 1) > count or (left := left - turns(made)) < 0:
+                continue
+            order = Order(schedule, len(made.stages), count, dict(arguments))
+            try:
+                plan = predicted(graph, replace(made, schedule=schedule, order=order), problem.cluster)
+            except PlanError:
+                # What can't be lowered, as among the chains.
+                break
+            if fits(problem, plan):
+                simulated.append((plan.predicted.step_seconds, (schedule, arguments)))
+                yield asked, asked.best, plan
+        if simulated:
+            orders = (min(simulated, key=lambda one: one[0])[1],)
+
+
+def _in_models_order(graph: Graph, stage: Stage) -> Stage:
+    """The stage with its blocks in the model's order; they were listed branch by branch."""
+    place = {block.name: at for at, block in enumerate(graph.blocks)}
+    pairs = sorted(zip(stage.blocks, stage.strategies, strict=True), key=lambda pair: place[pair[0]])
+    blocks, strategies = zip(*pairs, strict=True)
+    return replace(stage, blocks=blocks, strategies=strategies)
+
+
+def _than(chain: Plan, plan: Plan) -> str:
+    times = chain.predicted.step_seconds / plan.predicted.step_seconds
+    peak = max(chain.predicted.peak_bytes.values())
+    return (
+        f"The best chain of stages ({arrangement(chain.stages, chain.order)}) takes "
+        f"{duration(chain.predicted.step_seconds)}, {times:.2f} times as long, and holds at most {gib(peak)}."
+    )

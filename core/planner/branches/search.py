@@ -1,0 +1,171 @@
+"""Stages of a graph for a problem: the best that is found with branches side by side.
+
+For each way to deal out devices and each number of micro-batches c the programme gives the least longest path under a
+limit of the slowest stage; the limit falls from answer to answer, as GraphPipe's bisection does, until none can be
+better. What is compared is the sharper formula on the graph (``formula``). From the best of them, and from the best
+chain, a climb goes on in small steps. That nothing is better is not proven.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+
+from partita.cost.alike import alike
+from partita.graph import Graph
+from partita.planner.branches.formula import graph_seconds
+from partita.planner.branches.programme import Programme
+from partita.planner.branches.traffic import Traffic, Value, behind, block_pairs, values
+from partita.planner.branches.tree import Series, branches, order, tree
+from partita.planner.joint.climb import Climb
+from partita.planner.joint.engine import Answer, Searched
+from partita.planner.joint.formula import terms
+from partita.planner.joint.plan import Solved, searched
+from partita.planner.joint.price import Pricing
+from partita.planner.joint.rows import base
+from partita.planner.joint.search import Found
+from partita.planner.joint.sharp import Turns
+from partita.planner.joint.space import Family
+from partita.planner.joint.stage_ways import Place, Places, StageWays
+from partita.planner.joint.table import JointTable
+
+# A limit falls at least by so much from answer to answer.
+STEP = 2e-3
+# Answers that a climb begins with, chains among them, that take up to so many times the best chain's seconds.
+CLIMBS, CHAINS, WITHIN = 8, 4, 1.1
+
+
+def listed_by_branch(graph: Graph) -> Graph | None:
+    """The graph with its blocks branch by branch; None where it has no branches."""
+    found = tree(len(graph.blocks), block_pairs(graph))
+    if not branches(found):
+        return None
+    blocks = tuple(graph.blocks[at] for at in order(found))
+    if blocks == tuple(graph.blocks):
+        return graph
+    place = {block.name: at for at, block in enumerate(blocks)}
+    return replace(graph, blocks=blocks, ops=tuple(sorted(graph.ops, key=lambda op: place[op.block])))
+
+
+class GraphSearch:
+    """The search of one problem whose model has branches."""
+
+    def __init__(self, solved: Solved, deadline: float):
+        self.solved, self.pricing, self.deadline = solved, solved.engine.pricing, deadline
+        graph = self.pricing.problem.graph
+        self.tree: Series = tree(len(graph.blocks), block_pairs(graph))
+        self.values: tuple[Value, ...] = values(self.pricing)
+        self.found: list[tuple[float, _Table, Places]] = []
+
+    def best(self, below: float, most: int) -> list[Solved]:
+        """The best answers, the fastest first, up to so many and under ``below`` seconds, each as of a search of its
+        own."""
+        bound, done = below, 0
+        tables = sorted(self._tables(), key=lambda one: one[0])
+        for least, family, count in tables:
+            if least >= bound or time.monotonic() > self.deadline:
+                break
+            done += 1
+            for seconds, table, places in self._limits(family, count, bound):
+                self.found.append((seconds, table, places))
+                bound = min(bound, seconds)
+        chains = (self.solved.best, *self.solved.engine.others(self.solved.best, WITHIN, CHAINS))
+        for answer in chains:
+            table = _Table(self, answer.family, answer.table.micro_batches, below)
+            places = tuple(Place(one.start, one.stop, one.unit, one.shape) for one in answer.found.stages)
+            self.found.append((table.seconds(places), table, places))
+        climbed: dict[Places, tuple[float, _Table]] = {}
+        for _, table, places in sorted(self.found, key=lambda one: one[0])[:CLIMBS]:
+            if time.monotonic() > self.deadline:
+                break
+            for seconds, at in table.climbed(places):
+                climbed.setdefault(at, (seconds, table))
+        ranked = sorted((seconds, at, table) for at, (seconds, table) in climbed.items() if seconds < below)
+        bound = min((least for least, _, _ in tables), default=0.0)
+        found = []
+        for seconds, at, table in ranked[:most]:
+            answer = table.answer(seconds, at)
+            searched = Searched(answer, bound, False, len(tables), len(tables) - done)
+            found.append(Solved(self.solved.engine, searched, answer))
+        return found
+
+    def _tables(self) -> Iterator[tuple[float, Family, int]]:
+        """The families and numbers of micro-batches, with a bound: all work on all devices."""
+        for family in self.pricing.families:
+            if family.most_stages == 1:
+                continue
+            for count in self.pricing.micro_batches(family):
+                table = _plain(self.pricing, family, count)
+                if not (table.prices_of >= 0).any():
+                    continue
+                each = (table.prices.forward + table.prices.backward)[table.used].min(axis=2)
+                work = (each * table.least_units[table.used, None]).min(axis=0).sum() / table.all_units
+                yield count * float(max(work, each.min(axis=0).max())), family, count
+
+    def _limits(self, family: Family, count: int, below: float) -> Iterator[tuple[float, _Table, Places]]:
+        """Answers to one table, each under a smaller limit."""
+        table = _Table(self, family, count, below)
+        programme = Programme(table.ways, table.traffic, self.tree)
+        limit, more = below / count, max(1, count - 1)
+        while time.monotonic() < self.deadline and (answer := programme.least(limit)) is not None:
+            path, places = answer
+            slowest = programme.slowest(places, table.behind(places))
+            seconds = table.seconds(places)
+            if seconds < below:
+                below = seconds
+                yield seconds, table, places
+            # A smaller limit makes no path shorter.
+            limit = min(slowest * (1 - STEP), (below - path) / more * (1 - 1e-9))
+
+
+class _Table(Climb):
+    """A table, and what stages of it take as a graph."""
+
+    def __init__(self, search: GraphSearch, family: Family, count: int, below: float):
+        table = _plain(search.pricing, family, count)
+        bases = base(table.prices, table.used)
+        super().__init__(StageWays(table, bases, below / count, {}))
+        self.family = family
+        self.traffic = Traffic(search.pricing, family, search.pricing.problem.global_batch // count, search.values)
+
+    def behind(self, places: Places) -> list[int]:
+        return behind(len(places), list(self.traffic.moved(places)))
+
+    def step_seconds(self, turns: Sequence[Turns], places: Places, behind: Sequence[int]) -> float:
+        return graph_seconds(turns, self.traffic.moved(places), [b + 1 for b in behind], self.table.micro_batches)
+
+    def answer(self, seconds: float, places: Places) -> Answer:
+        """The stages with the ways that are best beside each other."""
+        best, which = self.best_ways(seconds, places)
+        stages = self.ways.chosen(places, self.behind(places), which)
+        return Answer(self.family, self.table, Found(stages, best, terms(self.table, stages), 0))
+
+
+def _plain(pricing: Pricing, family: Family, count: int) -> JointTable:
+    """The table of a family without the stages that mix forms."""
+    table = pricing.table(family, count)
+    mixed = np.array([shape.mixed for shape in family.shapes])
+    return replace(table, prices_of=np.where(mixed[:, None], -1, table.prices_of)) if mixed.any() else table
+
+
+def branched(solved: Solved, below: float, most: int, deadline: float = inf) -> list[Solved]:
+    """The best stages with branches side by side, under ``below`` seconds; none where the model has no branches.
+
+    ``solved``: the best chains of the problem.
+    """
+    pricing = solved.engine.pricing
+    graph = listed_by_branch(pricing.problem.graph)
+    if graph is None:
+        return []
+    if graph is not pricing.problem.graph:
+        within = max(0.0, deadline - time.monotonic())
+        inside = Pricing(replace(pricing.problem, graph=graph), alike(graph), pricing.devices, first=pricing.first)
+        again = searched(inside, within)
+        if again is None:
+            return []
+        solved = again
+    return GraphSearch(solved, deadline).best(below, most)
