@@ -35,9 +35,12 @@ def plan_workload(
         raise InputError(f"{given[0]} is of a model; with --format {name} the profile says what is planned")
     form = format_of(name)
     if not is_kept(form.compiled):
-        print("partita: the search is compiled at its first use; that takes some 10 seconds, once", file=sys.stderr)
+        print("partita: the search is compiled at its first use; that takes some 20 seconds, once", file=sys.stderr)
     start = time.monotonic()
-    found, devices = form.solve(path, asked, math.inf if limit is None else start + limit)
+    try:
+        found, devices = form.solve(path, asked, math.inf if limit is None else start + limit)
+    except TimeoutError:
+        raise InputError(f"no plan was found in {limit:g} s; a longer --time-limit may find one") from None
     seconds = time.monotonic() - start
     made = dict(document(found, name, path, devices))
     if output is not None:

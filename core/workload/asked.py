@@ -20,7 +20,7 @@ class Asked:
     """None: as the file says. ``fix``: decisions that are held, such as ``dp=1``."""
 
     devices: int | None = None
-    memory_bytes: int | None = None
+    memory_bytes: float | None = None
     micro_batches: int | None = None
     bytes_per_second: float | None = None
     fix: tuple[str, ...] = ()

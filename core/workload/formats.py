@@ -8,7 +8,7 @@ from partita.errors import InputError, nearest
 from partita.workload.asked import Format
 
 # Each module has a ``FORMAT``.
-MODULES = {"pipedream": "partita.workload.pipedream"}
+MODULES = {"pipedream": "partita.workload.pipedream", "piper": "partita.workload.piper"}
 
 
 def format_of(name: str) -> Format:

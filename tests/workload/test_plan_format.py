@@ -11,6 +11,7 @@ from partita.cli.main import main
 
 DATA = Path(__file__).parents[1] / "data" / "published"
 VGG = ["plan", str(DATA / "pipedream" / "vgg16.graph.txt"), "--format", "pipedream"]
+BERT = ["plan", str(DATA / "piper" / "bert32a100.json"), "--format", "piper"]
 ASKED = [*VGG, "--devices", "4", "--bytes-per-second", "1e9"]
 
 
@@ -33,6 +34,26 @@ def test_the_document_and_the_file(capsys: pytest.CaptureFixture[str], tmp_path:
     assert json.loads((tmp_path / "plan.json").read_text()) == made
 
 
+def test_of_piper_people_see_what_is_computed_again(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--devices", "8", "--memory-gib", "8", "--micro-batches", "64", "--bytes-per-second", "26843545600"]
+    assert main([*BERT, *words]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "on 8 devices: the slowest stage takes 0.165856 s a micro-batch" in out
+    assert "stage nodes dp recomputed s a micro-batch GiB a device" in out
+    assert "3 of 4" in out
+    assert "among 43 downward-closed sets of nodes; optimal: no plan takes less than 0.165856 s" in out
+    assert main([*BERT, *words, "--fix", "recompute=none"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "the slowest stage takes 0.25975" in out
+    assert "stage nodes dp tp s a micro-batch GiB a device" in out
+
+
+def test_what_does_not_fit_is_said_with_what_would(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*BERT, "--devices", "4", "--memory-gib", "8", "--micro-batches", "16"]) == 1
+    out, err = capsys.readouterr()
+    assert (out, "no plan on 4 devices fits 8 GiB a device; 8.11 GiB would do (--memory-gib)" in err) == ("", True)
+
+
 def test_people_see_every_stage_and_what_is_proven(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -47,13 +68,15 @@ def test_people_see_every_stage_and_what_is_proven(
 @pytest.mark.parametrize(
     ("words", "facts"),
     [
-        ([*VGG[:-1], "pipedrem"], ['"pipedrem"', "Did you mean 'pipedream'?"]),
+        ([*VGG[:-1], "pipedrem"], ['"pipedrem"', "Did you mean 'pipedream'"]),
         (VGG, ["--format pipedream needs --devices"]),
         ([*VGG, "--devices", "4"], ["needs --bytes-per-second"]),
         ([*VGG, "--devices", "0", "--bytes-per-second", "1"], ["--devices 0: 1 or more works"]),
         ([*VGG, "--devices", "2", "--bytes-per-second", "0"], ['"0" is no number of bytes a second', "25e9"]),
         ([*ASKED, "--memory-gib", "3"], ["--memory-gib is nothing that --format pipedream knows", "--devices"]),
         ([*ASKED, "--fix", "tp=2"], ["--fix tp=2", "dp=1 can be held"]),
+        ([*BERT, "--fix", "recompute=full"], ["--fix recompute=full", "dp=1, tp=1 and recompute=none can be held"]),
+        ([*BERT, "--micro-batches", "0"], ["--micro-batches 0: 1 or more works"]),
         ([*ASKED, "--cluster", "8xh200"], ["--cluster is of a model"]),
         ([*ASKED, "--precision", "bf16"], ["--precision is of a model"]),
         (["plan", "gpt3-tiny", "--bytes-per-second", "1e9"], ["go with --format"]),

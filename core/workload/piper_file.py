@@ -1,0 +1,152 @@
+"""Reads Piper's inputs (msr-fiddle/piper, ``inputs/*.json``).
+
+Top level: ``maxDevices``, ``maxMemoryPerDevice`` (bytes), ``bandwidth`` (bytes/s), ``mbsInBatch``, nodes and edges. A
+node has ``TMPCs``: by tensor-parallel degree its ways of running, ``vanilla`` and ``activation recomp``. Times are
+taken as seconds of one micro-batch, as Piper's solver takes them, though some of the published files have milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from partita.errors import InputError
+from partita.files import read_json
+from partita.workload.graph import Profiled, field, number, ordered
+
+WAYS = ("vanilla", "activation recomp")
+
+
+@dataclass(frozen=True)
+class Way:
+    """Seconds of a micro-batch; a device needs ``flight_bytes`` for each micro-batch in flight and ``fixed_bytes``."""
+
+    seconds: float
+    flight_bytes: float
+    fixed_bytes: float
+
+    def bytes(self, flights: int) -> float:
+        return self.flight_bytes * flights + self.fixed_bytes
+
+
+@dataclass(frozen=True)
+class Degree:
+    """A layer on some devices side by side: its ways, the second one None where it can't be computed again.
+
+    ``parameter_bytes``: on each device. ``entering`` and ``leaving``: bytes beside an edge's own that it takes to come
+    from a node, or to go to one, in another stage; by the other node's id.
+    """
+
+    vanilla: Way
+    recomputed: Way | None
+    parameter_bytes: float
+    entering: Mapping[str, float]
+    leaving: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class PiperNode:
+    """``degrees``: by the number of devices side by side."""
+
+    name: str
+    degrees: Mapping[int, Degree]
+
+
+@dataclass(frozen=True)
+class PiperFile:
+    """``ids`` and ``edge_bytes``: of the graph's nodes and edges, in their order."""
+
+    graph: Profiled[PiperNode]
+    ids: tuple[str, ...]
+    edge_bytes: tuple[float, ...]
+    devices: int
+    memory_bytes: float
+    bytes_per_second: float
+    micro_batches: int
+
+
+def read_piper(path: str) -> PiperFile:
+    """The file; InputError with file, node or edge, field and value for what can't be used."""
+    document = read_json(path)
+    whole = {name: number(path, "top level", name, field(path, "top level", document, name)) for name in _TOP}
+    for name in ("maxDevices", "mbsInBatch", "bandwidth"):
+        if whole[name] < 1 or (name != "bandwidth" and whole[name] != int(whole[name])):
+            raise InputError(f"{path}: top level: {name} = {whole[name]:g}: a whole number of 1 or more works")
+    nodes: dict[str, PiperNode] = {}
+    for place, record in enumerate(_list(path, "nodes", field(path, "top level", document, "nodes"))):
+        key = str(field(path, f"node {place + 1} of the list", record, "id"))
+        if key in nodes:
+            raise InputError(f"{path}: node {key} is there twice")
+        nodes[key] = _node(path, key, record)
+    if not nodes:
+        raise InputError(f"{path}: nodes is empty; there is nothing to plan")
+    keys = list(nodes)
+    number_of = {key: place for place, key in enumerate(keys)}
+    pairs: dict[tuple[int, int], float] = {}
+    for place, record in enumerate(_list(path, "edges", field(path, "top level", document, "edges"))):
+        where = f"edge {place + 1} of the list"
+        ends = [str(field(path, where, record, name)) for name in ("sourceId", "destId")]
+        for end in ends:
+            if end not in number_of:
+                raise InputError(f"{path}: {where}: {ends[0]} -> {ends[1]}: there is no node {end}")
+        pair = number_of[ends[0]], number_of[ends[1]]
+        if pair in pairs:
+            raise InputError(f"{path}: {where}: {ends[0]} -> {ends[1]} is there twice")
+        pairs[pair] = number(path, where, "communicationCost", field(path, where, record, "communicationCost"))
+    graph = ordered(path, list(nodes.values()), keys, list(pairs))
+    ids = ordered(path, keys, keys, list(pairs)).nodes
+    return PiperFile(
+        graph, ids, tuple(pairs.values()), int(whole["maxDevices"]), whole["maxMemoryPerDevice"], whole["bandwidth"],
+        int(whole["mbsInBatch"]),
+    )  # fmt: skip
+
+
+_TOP = ("maxDevices", "maxMemoryPerDevice", "bandwidth", "mbsInBatch")
+
+
+def _list(path: str, name: str, value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise InputError(f"{path}: {name}: a list is needed, found {type(value).__name__}")
+    return value
+
+
+def _node(path: str, key: str, record: Any) -> PiperNode:
+    where = f"node {key}"
+    degrees = field(path, where, record, "TMPCs")
+    if not isinstance(degrees, Mapping) or not degrees:
+        raise InputError(f'{path}: {where}: TMPCs: an object such as {{"1": [ways]}} is needed, found {degrees!r:.60}')
+    found = {}
+    for degree, ways in degrees.items():
+        if not degree.isdecimal() or int(degree) < 1:
+            raise InputError(f'{path}: {where}: TMPCs has "{degree}"; tensor-parallel degrees such as "1" work')
+        found[int(degree)] = _degree(path, f"{where}, degree {degree}", _list(path, f"{where}, degree {degree}", ways))
+    name = record.get("name")
+    return PiperNode(key if name is None else f"{name}.{key}", found)
+
+
+def _degree(path: str, where: str, ways: list[Any]) -> Degree:
+    by_name = {field(path, where, way, "id"): way for way in ways}
+    if len(by_name) != len(ways) or "vanilla" not in by_name or not set(by_name) <= set(WAYS):
+        raise InputError(
+            f"{path}: {where}: ways {', '.join(map(repr, by_name)) or 'none'}; one 'vanilla' and at most one "
+            "'activation recomp' work"
+        )
+    numbers = {}
+    for name, way in by_name.items():
+        seconds, parameters, flight, fixed = (
+            number(path, f"{where}, {name}", what, field(path, f"{where}, {name}", way, what))
+            for what in ("timePerSample", "parameterSize", "memoryUsageA", "memoryUsageB")
+        )
+        beside = [
+            {end: number(path, f"{where}, {name}", f"{what}[{end}]", value) for end, value in way.get(what, {}).items()}
+            for what in ("syncTimeFw", "syncTimeBw")
+        ]
+        numbers[name] = (Way(seconds, flight, fixed), parameters, beside)
+    plain = numbers["vanilla"]
+    again = numbers.get("activation recomp")
+    if again is not None and again[1:] != plain[1:]:
+        raise InputError(
+            f"{path}: {where}: its two ways differ in parameterSize, syncTimeFw or syncTimeBw; equal ones work"
+        )
+    return Degree(plain[0], again[0] if again else None, plain[1], plain[2][0], plain[2][1])
