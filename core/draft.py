@@ -16,7 +16,7 @@ from math import prod
 from typing import Literal, cast, get_args
 
 from partita.cost.flops import block_flops
-from partita.draft_check import known_blocks, require_free, require_size, require_turn
+from partita.draft_check import known_blocks, require_free, require_parts, require_size, require_turn
 from partita.errors import PlanError, divisors, listed, nearest
 from partita.graph import Graph
 from partita.graph.cuts import block_cuts
@@ -115,7 +115,8 @@ class Draft:
         """The blocks of a recycled model: for each pass its ``parts`` runs, with the same parameters in each pass.
 
         A block's pass and part are those of the blocks whose parameters it has; others go with the next that has one.
-        PlanError where the model's blocks don't share parameters over ``count`` passes.
+        PlanError where the model's blocks don't share parameters over ``count`` passes, and where fewer than ``parts``
+        do.
         """
         users = {
             block: found for found in self.graph.shared_parameters.values() if len(found) == count for block in found
@@ -126,6 +127,7 @@ class Draft:
                 f'no blocks of "{self.graph.name}" share parameters over {count} passes; over {has} some do'
             )
         first = [block for block in self.blocks if block in users and users[block].index(block) == 0]
+        require_parts(self, count, parts)
         part_of = {block: i for i, run in enumerate(self.parts(first, parts)) for block in run}
         found: list[list[list[str]]] = [[[] for _ in range(parts)] for _ in range(count)]
         turn, part = count - 1, parts - 1

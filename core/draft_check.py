@@ -47,6 +47,22 @@ def require_free(draft: Draft, blocks: tuple[str, ...], devices: Sequence[int]) 
             raise PlanError(f"{where}: device {device} is listed twice")
 
 
+def require_parts(draft: Draft, passes: int, parts: int) -> None:
+    """PlanError unless a pass of a recycled model has a block for each part whose parameters all passes share."""
+    shared = draft.graph.shared_parameters.values()
+    blocks = {count: len({found[0] for found in shared if len(found) == count}) for count in map(len, shared)}
+    own = blocks[passes]
+    if 1 <= parts <= own:
+        return
+    most = max(blocks, key=lambda count: (blocks[count], count))
+    works = "only 1 part works" if own == 1 else f"1 to {own} parts work"
+    more = f"; over {most} passes it shares {blocks[most]}" if blocks[most] > own else ""
+    raise PlanError(
+        f'"{draft.graph.name}" can\'t be divided into {parts} parts a pass: over {passes} passes it shares the '
+        f"parameters of {own} block{'s' if own > 1 else ''}, so {works}{more}"
+    )
+
+
 def require_turn(draft: Draft, device: int, turn: object) -> None:
     """PlanError for what is no turn of a stage that the device serves."""
     where = f"turns of device {device!r}"

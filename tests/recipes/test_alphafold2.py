@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
-from functools import cache
 
 import pytest
 import torch
@@ -12,7 +12,6 @@ from torch.nn.functional import layer_norm
 
 from partita.cli.main import main
 from partita.cli.model import load_model
-from partita.cli.options import problem
 from partita.cost.alike import alike
 from partita.cost.block import block_cost
 from partita.cost.division import split_fraction
@@ -20,21 +19,14 @@ from partita.cost.precision import item_bytes
 from partita.errors import ModelError
 from partita.graph import Graph
 from partita.graph.cuts import block_cuts, unknown_kinds
-from partita.hooks import planned
 from partita.plugins.capture_torch import capture_module
 from partita.recipes.alphafold2.alignments import Alignments
 from partita.recipes.alphafold2.attention import ColumnAttention, RowAttention, TriangleAttention
 from partita.recipes.alphafold2.depth import EXPORTED, deepened
 from partita.recipes.alphafold2.evoformer import OuterProductMean, TriangleMultiplication
-from partita.recipes.alphafold2.hooks import AlphaFold2 as Recipe
 from partita.recipes.alphafold2.model import IGNORED, MASK, AlphaFold2, example, factory
 from partita.recipes.alphafold2.sizes import SIZES, config
-from partita.recipes.compare import TOLERANCE
-from partita.recipes.one_device import losses_on_one_device
-from partita.recipes.recipe import Workload
-from tests.ranks.pool import Pool
 from tests.recipes.graphs import difference, randomised
-from tests.recipes.ranks import losses_by_plan
 
 # Together these take longer than all fast tests should.
 pytestmark = pytest.mark.slow
@@ -352,9 +344,12 @@ def test_a_sequence_length_and_unknown_sizes_are_errors() -> None:
 
 
 def test_it_can_be_planned(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--cluster", "cpu", "--devices", "2", "--precision", "fp32", "--global-batch", "8"]
-    assert main(["plan", TINY, *words, "--fix", "dp=2"]) == 0
-    assert TINY in capsys.readouterr().out
+    """In two stages the parameters of most blocks are in both: of some passes in one, of the rest in the other."""
+    words = ["--cluster", "cpu", "--devices", "2", "--precision", "fp32", "--global-batch", "8", "--target", "partita"]
+    assert main(["plan", TINY, *words, "--fix", "pp=2", "--fix", "micro_batches=2", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert [stage["devices"] for stage in plan["stages"]] == [[0], [1]]
+    assert any(len(shared["stages"]) > 1 for shared in plan["shared_parameters"])
 
 
 def test_it_learns() -> None:
@@ -370,33 +365,3 @@ def test_it_learns() -> None:
         losses.append(loss.item())
     assert losses[0] > 5.1
     assert sum(losses[-10:]) / 10 < 4.0
-
-
-BATCH, STEPS, RATE, SEED = 8, 2, 1e-3, 0
-PLANS = {
-    "dp2": (["dp=2"], 2),
-    "tp2": (["tp=2"], 2),
-    "pp2": (["pp=2", "micro_batches=2"], 2),
-}
-
-
-def workload() -> Workload:
-    return Recipe().workload(TINY, seq=None, dtype=torch.float32, seed=SEED, files={})
-
-
-@cache
-def one_device() -> list[float]:
-    return losses_on_one_device(workload(), steps=STEPS, global_batch=BATCH, learning_rate=RATE, seed=SEED)
-
-
-@pytest.mark.parametrize("name", PLANS)
-def test_equal_to_one_device(pool: Pool, name: str) -> None:
-    """With two stages the parameters of most blocks are in both: of some passes in one, of the rest in the other."""
-    fix, devices = PLANS[name]
-    stated = problem(TINY, "cpu", devices, BATCH, None, "fp32", "adam", None, "partita", fix)
-    plan = planned(stated)
-    assert any(len(shared.stages) > 1 for shared in plan.shared_parameters) == (name == "pp2")
-    everyones = pool.run(losses_by_plan, devices, plan, workload, STEPS, BATCH, RATE, SEED, timeout=240)
-    assert all(losses == everyones[0] for losses in everyones)
-    differences = [abs(ours - theirs) for ours, theirs in zip(everyones[0], one_device(), strict=True)]
-    assert max(differences) <= TOLERANCE
