@@ -24,7 +24,7 @@ from torch.utils import _pytree as pytree
 from partita.errors import ModelError, nearest
 from partita.graph import Graph, Loss, Op, Tensor, check
 from partita.plugins.capture_torch.causal import mark_causal
-from partita.plugins.capture_torch.convert import IGNORED, arguments, kind_of, unchanged
+from partita.plugins.capture_torch.convert import arguments, assertions, kind_of, unchanged
 from partita.plugins.capture_torch.fold import fold
 from partita.plugins.capture_torch.generation import without_cache
 from partita.plugins.capture_torch.skeleton import Skeleton, build_skeleton
@@ -252,14 +252,13 @@ def _outputs(program: ExportedProgram) -> list[Node]:
 def _ops(program: ExportedProgram, names: dict[Node, str], tensors: list[Tensor], taken: set[str]) -> list[Op]:
     gradient = {tensor.name: tensor.gradient for tensor in tensors}
     ops: list[Op] = []
+    dropped = assertions(program.graph)
     for node in program.graph.nodes:
-        if node.op != "call_function" or node in names:
+        if node.op != "call_function" or node in names or node in dropped:
             continue
         if node.target is operator.getitem:
             raise AssertionError(f"{node.name} picks from an op that was skipped")
         kind = kind_of(node)
-        if kind in IGNORED:
-            continue
         source = unchanged(node)
         if source is not None:
             names[node] = names[source]

@@ -1,8 +1,8 @@
 """Nodes of an exported program to ops of a Graph: names, kinds, arguments as JSON values.
 
-Devices are left out (the runtime puts its own in), assertions on metadata and conversions that change nothing are
-dropped, tuple outputs become outputs of their op. An operator that writes into its input never gets here: the
-program is functionalised first.
+Devices are left out (the runtime puts its own in), assertions with what is computed for them alone and conversions that
+change nothing are dropped, tuple outputs become outputs of their op. An operator that writes into its input never gets
+here: the program is functionalised first.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 import torch
-from torch.fx import Node
+from torch.fx import Graph, Node
 
 from partita.errors import ModelError
 
@@ -32,11 +32,27 @@ IGNORED = ("_assert_tensor_metadata", "_assert_scalar", "_assert_async")
 
 def kind_of(node: Node) -> str:
     """The op kind of a call: the operator's name without namespace and overload."""
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
-        raise ModelError(f'the exported model calls "{target}" (at {node.name}), which is no plain operator')
-    name = target._schema.name.split("::")[1]
+    name = _name_of(node)
+    if name is None:
+        raise ModelError(f'the exported model calls "{node.target}" (at {node.name}), which is no plain operator')
     return KINDS.get(name, name)
+
+
+def _name_of(node: Node) -> str | None:
+    """The operator's name without namespace and overload; None for what is no operator."""
+    return node.target._schema.name.split("::")[1] if isinstance(node.target, torch._ops.OpOverload) else None
+
+
+def assertions(graph: Graph) -> set[Node]:
+    """The calls that assert, and the numbers (no tensors) that are computed for nothing else."""
+    found: set[Node] = set()
+    for node in reversed(graph.nodes):
+        if node.op != "call_function":
+            continue
+        for_them = bool(node.users) and not isinstance(node.meta.get("val"), (torch.Tensor, list, tuple))
+        if _name_of(node) in IGNORED or (for_them and found.issuperset(node.users)):
+            found.add(node)
+    return found
 
 
 def unchanged(node: Node) -> Node | None:

@@ -1,12 +1,12 @@
 """Ops into blocks, by the module hierarchy.
 
 A layer is an item of the deepest homogeneous module list whose items run one after another, each reading what the one
-before made; every layer is a block under its module path. What runs before the first layer is ``embedding``, after the
-last ``head``. In between, ops of a single module form a block under its path, others ``between.0``, ``between.1`` …
-What runs before or between layers is several blocks where one would tie branches together, and joins another block
-where it reads no parameter (``parts``). A model without such a list is folded by the children of its root: each is a
-block, and what the root itself computes joins them in the same way. Ops that no parameter reaches (masks, positions)
-belong to the block that first needs them.
+before made; those that don't run are left out. Every layer is a block under its module path. What runs before the first
+layer is ``embedding``, after the last ``head``. In between, ops of a single module form a block under its path, others
+``between.0``, ``between.1`` … What runs before or between layers is several blocks where one would tie branches
+together, and joins another block where it reads no parameter (``parts``). A model without such a list is folded by the
+children of its root: each is a block, and what the root itself computes joins them in the same way. Ops that no
+parameter reaches (masks, positions) belong to the block that first needs them.
 """
 
 from __future__ import annotations
@@ -116,6 +116,9 @@ def _layers(model: nn.Module, ops: list[Op], tensors: Mapping[str, Tensor]) -> l
         if not isinstance(module, (nn.ModuleList, nn.Sequential)) or len({type(item) for item in module}) != 1:
             continue
         items = [f"{path}.{name}" if path else name for name, _ in module.named_children()]
+        # Of a backbone that is read before its end (LLaVA's) the last layers don't run.
+        running = [item for item in items if any(_inside(op, item) for op in ops)]
+        items = running if len(running) > 1 else items
         if _chained(items, ops, tensors):
             found = [layer for layer in found if not path.startswith(f"{layer}.")] + items
     return found
@@ -125,18 +128,22 @@ def _chained(items: list[str], ops: list[Op], tensors: Mapping[str, Tensor]) -> 
     made: list[set[str]] = []
     read: list[set[str]] = []
     for item in items:
-        inside = [op for op in ops if f"{op.module}.".startswith(f"{item}.")]
+        inside = [op for op in ops if _inside(op, item)]
         made.append({name for op in inside for name in op.outputs})
         read.append({name for op in inside for name in op.inputs})
         if not any(tensors[name].role == "parameter" for name in read[-1]):
             return False
     # The reader may see the value through an op outside both (a residual scale): follow such ops.
     for op in ops:
-        if not any(f"{op.module}.".startswith(f"{item}.") for item in items):
+        if not any(_inside(op, item) for item in items):
             for group in made:
                 if group & set(op.inputs):
                     group.update(op.outputs)
     return all(before & after for before, after in zip(made, read[1:], strict=False))
+
+
+def _inside(op: Op, path: str) -> bool:
+    return f"{op.module}.".startswith(f"{path}.")
 
 
 def _layer_of(module: str, layers: list[str]) -> str:

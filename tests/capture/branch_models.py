@@ -16,6 +16,8 @@ VISION = {
     "patch_size": 4, "projection_dim": 8,
 }  # fmt: skip
 STACK = {"layers": 2, "attention_heads": 2, "ffn_dim": 16}
+# The token that stands for a patch of an image.
+IMAGE = 31
 WIDTH = 4
 
 
@@ -43,6 +45,32 @@ def blip() -> nn.Module:
     text = {**TEXT, "encoder_hidden_size": 8, "sep_token_id": 3}
     config = transformers.BlipConfig(text_config=text, vision_config=VISION, projection_dim=8)
     return transformers.BlipForConditionalGeneration(config)
+
+
+def llava() -> nn.Module:
+    """A vision tower, a projector and a language model that reads images in the place of a token."""
+    text = transformers.LlamaConfig(
+        vocab_size=32, hidden_size=8, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, max_position_embeddings=16,
+    )  # fmt: skip
+    vision = transformers.CLIPVisionConfig(**{**VISION, "num_hidden_layers": 3})
+    config = transformers.LlavaConfig(text_config=text, vision_config=vision, image_token_id=IMAGE)
+    model = transformers.LlavaForConditionalGeneration(config)
+    # It takes what the layer before the last makes.
+    for part in (model.model.vision_tower.encoder.layers[-1], model.model.vision_tower.post_layernorm):
+        part.requires_grad_(False)
+    return model
+
+
+def images_among_tokens(samples: int) -> dict[str, Tensor]:
+    """An image's four patches are four tokens of a sample."""
+    made = torch.Generator().manual_seed(0)
+    tokens = torch.randint(0, IMAGE, (samples, 7), generator=made)
+    tokens[:, 1:5] = IMAGE
+    return {
+        "input_ids": tokens, "labels": tokens.masked_fill(tokens == IMAGE, -100),
+        "pixel_values": torch.randn(samples, 3, 8, 8, generator=made),
+    }  # fmt: skip
 
 
 def images_and_tokens(samples: int) -> dict[str, Tensor]:
@@ -154,6 +182,21 @@ class TwoProjections(Joined):
     def join(self, a: Tensor, b: Tensor) -> Tensor:
         a, b = self.of_a(a), self.of_b(b)
         return self.trunk[1](self.trunk[0](a, b), a)
+
+
+class ReadEarly(nn.Module):
+    """Of a backbone of three layers the last, which is frozen, isn't read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.start, self.a = Layer(), nn.ModuleList(Layer() for _ in range(3))
+        self.a[2].requires_grad_(False)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        states = [self.start(x)]
+        for layer in self.a:
+            states.append(layer(states[-1]))
+        return (states[-2] - y).square().mean()
 
 
 class Convolutions(nn.Module):

@@ -25,6 +25,7 @@ from tests.capture.branch_models import (
     Children,
     EmbeddedFirst,
     Ends,
+    ReadEarly,
     Sum,
     SumReadBySides,
     SumReadTwice,
@@ -33,13 +34,16 @@ from tests.capture.branch_models import (
     blip,
     clip,
     described_images,
+    images_among_tokens,
     images_and_tokens,
+    llava,
     pictures,
     speech,
     vectors,
     whisper,
 )
 from tests.capture.models import exported, from_config
+from tests.recipes.graphs import randomised, run
 
 A, B, TRUNK, SIDE = (f"{name}.0 {name}.1" for name in ("a", "b", "trunk", "side"))
 # Which blocks follow which: chains, of which each block reads the one before it and no other that isn't said.
@@ -55,6 +59,7 @@ SMALL: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Mapping[str, Ten
     ),
     "ends without parameters": (Ends, vectors, [f"{A} head", f"{B} {TRUNK} head"]),
     "two projections": (TwoProjections, vectors, [f"{A} of_a {TRUNK} head", f"{B} of_b trunk.0", "of_a trunk.1"]),
+    "a last layer that doesn't run": (ReadEarly, vectors, [f"embedding {A} head"]),
     "children": (Children, vectors, ["text project joint", "image joint"]),
     # What is resampled for the next level belongs to the level that made it, with the skip that is laid beside it.
     "u-net of children": (lambda: UNet(False), pictures, ["down0 down1 middle up0 up1 out", "down0 up0"]),
@@ -117,6 +122,22 @@ def test_all_layers_of_a_decoder_read_the_encoder(name: str) -> None:
     graph = capture_module(build, example(2), name=name).graph
     first, last = decoder.split()
     assert set(block_edges(graph)) == edges([f"embedding {encoder} between.0 {first} {last} head", f"between.0 {last}"])
+
+
+@pytest.mark.slow
+def test_a_language_model_reads_images_through_the_projector_alone() -> None:
+    """The last of three vision layers doesn't run. That there are as many patches as tokens for them isn't checked."""
+    batch = images_among_tokens(2)
+    captured = capture_module(llava, batch, name="llava")
+    vision, language = "model.vision_tower.encoder.layers", "model.language_model"
+    assert set(block_edges(captured.graph)) == edges([
+        f"embedding {stack(vision)} model.multi_modal_projector {stack(f'{language}.layers')} head",
+        f"{language}.embed_tokens model.multi_modal_projector",
+    ])  # fmt: skip
+    model = randomised(llava())
+    batch["pixel_values"] = batch["pixel_values"].double()
+    loss = run(captured.graph, {**dict(model.named_parameters()), **captured.buffers}, batch)
+    assert loss.item() == pytest.approx(model(**batch).loss.item(), rel=1e-6)
 
 
 @pytest.mark.slow
