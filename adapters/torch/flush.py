@@ -18,8 +18,10 @@ from partita.adapters.torch.begin import Batch
 from partita.adapters.torch.groups import Groups
 from partita.adapters.torch.put_off import PutOff
 from partita.adapters.torch.stage import Code, StageModule
+from partita.errors import PlanError
 from partita.spacetime.communication import ahead
 from partita.spacetime.program import Program, Task, made, saved
+from partita.spacetime.prove_order import named
 
 
 class Engine(Protocol):
@@ -105,12 +107,21 @@ class Flush:
             self._post_receives()
             if self.rank.observe:
                 self.rank.observe(task)
-            getattr(self, f"_{task.kind}")(task)
+            try:
+                getattr(self, f"_{task.kind}")(task)
+            except Exception as error:
+                # Where a peer is gone, what its transport says names neither the peer nor what was waited for.
+                error.add_note(self._where(task))
+                raise
             for name in task.frees:
                 self.values.pop(name, None)
         for work, _ in self.pending:
             work.wait()
         self.pending.clear()
+
+    def _where(self, task: Task) -> str:
+        peer = "" if task.peer is None else f" {'to' if task.kind == 'send' else 'from'} rank {task.peer}"
+        return f"rank {self.rank.groups.rank}, stage {task.stage}: in {named(task)}{peer}"
 
     def _post_receives(self) -> None:
         """Post the receives of this task and of what follows, as far as ``ahead`` looks."""
@@ -156,6 +167,11 @@ class Flush:
             value = self.values[task.reads[0]].detach()
         if edge.samples is not None:
             value = self._rows(value, task)
+        if value.shape != (wanted := self._wire_shape(task)):
+            raise PlanError(
+                f"{named(task)} to rank {task.peer}: what stage {task.stage} made has shape {list(value.shape)}, the "
+                f"plan was lowered for {list(wanted)}; a plan must be lowered for the model that runs"
+            )
         value = value.to(getattr(torch, edge.dtype)).contiguous()
         self.pending.append((self.rank.groups.line.send(value, task.peer, edge.backwards), value))
         self.pending = [(work, held) for work, held in self.pending if not work.is_completed()]
