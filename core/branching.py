@@ -5,28 +5,30 @@ Above the planner and the simulator, as ``ranking``, which asks here for models 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from partita.errors import PlanError
 from partita.graph import Graph
 from partita.plan import Order, Plan, Stage
 from partita.planner.arrangement import arrangement
 from partita.planner.branches import NAME
-from partita.planner.branches.search import branched
+from partita.planner.branches.search import branched, branched_alone
 from partita.planner.joint.engine import Answer
 from partita.planner.joint.plan import Solved
+from partita.planner.joint.price import Pricing
 from partita.planner.words import duration, gib
 from partita.problem import Problem
 from partita.simulate.predict import predicted
 from partita.simulate.stage_graph import Forms, by_graph, forms, sentence, stage_graph
-from partita.simulated import TURNS, captured, fits, turns
+from partita.simulated import TURNS, captured, fits, foretold, turns
 
 # Steps that take up to so many times as long are as fast.
 SAME = 1.001
 # Answers of the search that are simulated, the first in each of these orders: by the graph, with more micro-batches in
 # flight where transfers have to hide, and as a chain.
-MOST = 3
+MOST, GRAPH = 3, "kfkb"
 ORDERS: tuple[tuple[str, Mapping[str, int]], ...] = (
     ("kfkb", {"k": 1, "depth": 0}), ("kfkb", {"k": 1, "depth": 1}), ("kfkb", {"k": 1, "depth": 2}),
     ("kfkb", {"k": 2, "depth": 0}), ("kfkb", {"k": 4, "depth": 0}), ("1f1b", {"depth": 0}),
@@ -45,30 +47,52 @@ class Beside:
 
 def beside(solved: Solved, answer: Answer, chain: Plan) -> Beside | None:
     """The fastest plan with branches side by side, where the simulation says that it takes less than the best chain, or
-    as long and holds less; None where there is none, for a target that has no such order, and where one is held."""
+    as long and holds less; None where there is none, for a target that has no such order, and where another is held.
+
+    Where ``kfkb`` is held, the fastest in that order, be it slower.
+    """
     problem = solved.engine.pricing.problem
-    if problem.target != "partita" or "schedule" in problem.fix:
+    held = problem.fix.get("schedule")
+    if problem.target != "partita" or held not in (None, GRAPH):
         return None
     best: Beside | None = None
     if formed := in_graph_order(problem, chain):
         best = Beside(solved, answer, formed[0], (formed[1],))
-    found: tuple[Solved, Answer, Plan] | None = None
+    elif held == GRAPH:
+        best = Beside(solved, answer, foretold(problem.graph, by_graph(chain), problem.cluster), ())
     step = (best.plan if best else chain).predicted.step_seconds
+    found = _fastest(branched(solved, step, MOST), problem, step)
+    if found is None:
+        return best
+    than = _than(chain, found.plan)
+    return replace(found, said=(*found.said, than))
+
+
+def alone(pricing: Pricing, deadline: float) -> Beside | None:
+    """The fastest plan with branches side by side of a problem for which no chain of stages fits."""
+    problem = pricing.problem
+    if problem.target != "partita" or problem.fix.get("schedule") not in (None, GRAPH):
+        return None
+    return _fastest(branched_alone(pricing, inf, MOST, deadline), problem, inf)
+
+
+def _fastest(searches: Sequence[Solved], problem: Problem, step: float) -> Beside | None:
+    """The answer and order that simulate fastest, in less than ``step`` seconds."""
+    found: tuple[Solved, Answer, Plan] | None = None
     try:
-        for asked, one, plan in _simulated(solved, problem, step):
+        for asked, answer, plan in _simulated(searches, problem):
             if plan.predicted.step_seconds * SAME < step:
-                found, step = (asked, one, plan), plan.predicted.step_seconds
+                found, step = (asked, answer, plan), plan.predicted.step_seconds
     except KeyboardInterrupt:
         # The best so far.
         pass
     if found is None:
-        return best
+        return None
     graph, plan = captured(problem, found[2]), found[2]
     assert graph is not None
-    stages, than = stage_graph(graph, plan), _than(chain, plan)
-    if stages.is_chain:
-        return Beside(*found, (than,))
-    return Beside(*found, (sentence(stages, forms(graph, plan, problem.cluster)), than))
+    stages = stage_graph(graph, plan)
+    said = () if stages.is_chain else (sentence(stages, forms(graph, plan, problem.cluster)),)
+    return Beside(*found, said)
 
 
 def in_graph_order(problem: Problem, plan: Plan) -> tuple[Plan, str] | None:
@@ -93,11 +117,12 @@ def in_graph_order(problem: Problem, plan: Plan) -> tuple[Plan, str] | None:
     return formed, sentence(stages, Forms(formed, plan))
 
 
-def _simulated(solved: Solved, problem: Problem, below: float) -> Iterator[tuple[Solved, Answer, Plan]]:
+def _simulated(searches: Sequence[Solved], problem: Problem) -> Iterator[tuple[Solved, Answer, Plan]]:
     """The best answers of the search over graphs of stages, simulated: the first in all orders, the others in the one
     that was best."""
-    left, orders = TURNS, ORDERS
-    for asked in branched(solved, below, MOST, solved.engine.deadline):
+    left, held = TURNS, problem.fix.get("schedule")
+    orders = tuple(order for order in ORDERS if held in (None, order[0]))
+    for asked in searches:
         made = asked.plan(asked.best)
         stages = tuple(_in_models_order(problem.graph, stage) for stage in made.stages)
         made = replace(made, problem=problem.digest, stages=stages, search=replace(made.search, engine=NAME))

@@ -45,12 +45,12 @@ def partita_cluster_presets() -> Iterable[Path]:
 
 @hookimpl(trylast=True)
 def partita_planner(problem: Problem, engine: str | None, seconds: float) -> Plan | None:
-    from partita.planner.joint.plan import ENGINES, solve
-    from partita.ranking import ranked
+    from partita.planner.joint.plan import ENGINES
+    from partita.ranking import planned
 
     if engine is not None and engine not in ENGINES:
         return None
-    return ranked(solve(problem, seconds, engine or "joint"))
+    return planned(problem, seconds, engine or "joint")
 
 
 @hookimpl

@@ -8,20 +8,25 @@ most of it (planner/joint/sharp.py), and its best answers near the stated one's 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
+from math import inf
 
-from partita.branching import beside
-from partita.errors import PlanError
+from partita.branching import alone, beside
+from partita.cost.alike import alike
+from partita.errors import Infeasible, PlanError
 from partita.plan import Plan
 from partita.planner.joint.climb import sharpest
 from partita.planner.joint.engine import TIE, Answer
 from partita.planner.joint.formula import FORMULAS, terms
 from partita.planner.joint.interleave import interleaved
-from partita.planner.joint.plan import Solved, searched
+from partita.planner.joint.plan import Solved, searched, solve
+from partita.planner.joint.price import Pricing
 from partita.planner.joint.search import Found
 from partita.planner.reasons import reasons
 from partita.planner.words import duration
+from partita.problem import Problem
 from partita.simulate.predict import predicted
 from partita.simulated import TURNS, captured, fits, turns
 
@@ -32,6 +37,22 @@ WITHIN, TABLES = 1.1, 8
 MOST, NEAR = 5, 1.005
 # Times of a single stage that differ by less are the same.
 ROUNDED = 1.02
+
+
+def planned(problem: Problem, seconds: float = inf, engine: str = "joint") -> Plan:
+    """The plan of a problem, with its reasons: ``solve``'s answer, ranked. Where no chain of stages fits, branches side
+    by side may. Times and errors are those of ``joint.plan.solve``."""
+    deadline = time.monotonic() + seconds
+    try:
+        solved = solve(problem, seconds, engine)
+    except Infeasible as none:
+        found = alone(Pricing(problem, alike(problem.graph)), deadline)
+        if found is None:
+            raise
+        # What would make one fit is no question any more.
+        chain = f"As a chain of stages {str(none).split('. ')[0].rstrip('.')}."
+        return replace(found.plan, reasons=(*reasons(found.solved, found.answer, found.plan), chain, *found.said))
+    return ranked(solved)
 
 
 def ranked(solved: Solved) -> Plan:

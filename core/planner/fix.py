@@ -13,7 +13,7 @@ from partita.problem import TARGETS, Problem
 COUNTS = ("tp", "pp", "dp", "cp", "ep", "micro_batch", "micro_batches")
 # What devices are divided among.
 PARALLEL = ("tp", "pp", "dp", "cp", "ep")
-WORDS: Mapping[str, tuple[str, ...]] = {"recompute": ("none", "full"), "schedule": ("1f1b", "gpipe")}
+WORDS: Mapping[str, tuple[str, ...]] = {"recompute": ("none", "full"), "schedule": ("1f1b", "gpipe", "kfkb")}
 NAMES = (*COUNTS, "zero", "sp", *WORDS)
 OF_STAGE = re.compile(r"stage:(?P<stage>\d+)\.(?P<name>\w+)")
 # Between the names of the first and the last block of a stage.
@@ -73,7 +73,7 @@ def _of_plan(text: str, path: str, found: Mapping[str, int | str]) -> dict[str, 
 def _value(text: str, name: str, value: str) -> int | str:
     if name in WORDS:
         if value not in WORDS[name]:
-            raise InputError(f'"{text}": {name} is {" or ".join(WORDS[name])}')
+            raise InputError(f'"{text}": {name} is {", ".join(WORDS[name][:-1])} or {WORDS[name][-1]}')
         return value
     if not re.fullmatch(r"[-+]?\d{1,9}", value):
         raise InputError(f'"{text}": {name} is a whole number')
@@ -129,6 +129,11 @@ def check_fix(problem: Problem, groups: Alike) -> None:
     _check_stages(problem)
     _check_inside(problem, groups, held)
     target = TARGETS[problem.target]
+    if whole.get("schedule") == "kfkb" and problem.target != "partita":
+        raise PlanError(
+            f"schedule=kfkb with target {problem.target}: stages are a chain there; 1f1b and gpipe can be held, and "
+            "target partita has kfkb"
+        )
     zeros = target.zero_in_pipeline if pp > 1 else target.zero_alone
     if (zero := held.get("zero", 0)) not in zeros:
         words = f"zero={zero}" + (f" with pp={pp}" if pp > 1 else "")

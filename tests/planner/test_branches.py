@@ -12,16 +12,17 @@ from torch import Tensor, nn
 
 from partita.branching import beside, in_graph_order
 from partita.cluster import parse_cluster
+from partita.errors import Infeasible, PlanError
 from partita.graph import Graph
 from partita.plan import Plan
 from partita.planner.branches.search import listed_by_branch
 from partita.planner.joint.plan import solve
 from partita.plugins.capture_torch import capture_module
 from partita.problem import Problem
-from partita.ranking import ranked
+from partita.ranking import planned, ranked
 from tests.branches import Branches
 
-WIDTH, TOKENS = 1024, 256
+WIDTH, TOKENS, GIB = 1024, 256, 2**30
 
 
 class Layer(nn.Module):
@@ -86,6 +87,32 @@ def test_blocks_that_are_listed_turn_by_turn_are_planned_branch_by_branch():
     found, expected = ranked(solve(turned)), ranked(solve(asked))
     assert found.predicted.step_seconds == pytest.approx(expected.predicted.step_seconds, rel=1e-3)
     assert found.problem == turned.digest
+
+
+def test_where_no_chain_fits_branches_side_by_side_may():
+    """With three micro-batches of 16 samples the first tower holds two beside the others, three as a chain's stage."""
+    tight = replace(problem("partita", recompute="none", micro_batches=3), memory_bytes=int(2.4 * GIB))
+    with pytest.raises(Infeasible, match=r"the least is 2\.42 GiB a device"):
+        planned(replace(tight, fix={**tight.fix, "schedule": "1f1b"}))
+    found = planned(tight)
+    assert found.search.engine == "branches"
+    assert max(found.predicted.peak_bytes.values()) <= 2.4 * GIB
+    assert [stage.in_flight for stage in found.predicted.breakdown.stages] == [2, 2, 1]
+    assert any(said.startswith("As a chain of stages nothing fits 2.40 GiB a device") for said in found.reasons)
+
+
+@pytest.mark.parametrize("memory", [2.6, 3.0])
+def test_kfkb_can_be_held(memory):
+    asked = replace(problem("partita", schedule="kfkb"), memory_bytes=int(memory * GIB))
+    plan = planned(asked)
+    assert plan.schedule == "kfkb"
+    assert "Held by you: pp=3, schedule=kfkb." in plan.reasons
+    assert planned(replace(asked, fix={"pp": 1, "schedule": "kfkb"})).schedule == "kfkb"
+
+
+def test_kfkb_is_refused_where_stages_are_a_chain():
+    with pytest.raises(PlanError, match=r"schedule=kfkb with target deepspeed: .* 1f1b and gpipe can be held"):
+        planned(problem("deepspeed", schedule="kfkb"))
 
 
 def test_a_target_that_knows_chains_alone_keeps_1f1b():

@@ -34,7 +34,7 @@ def gpt(heads: int):
         ("tp=99999999999999", r"tp is a whole number"),
         ("zero=4", r'"zero=4": zero is 0, 1, 2 or 3'),
         ("recompute=half", r'"recompute=half": recompute is none or full'),
-        ("schedule=zb", r'"schedule=zb": schedule is 1f1b or gpipe'),
+        ("schedule=zb", r'"schedule=zb": schedule is 1f1b, gpipe or kfkb'),
         ("stage:2.pp=1", r"of one stage dp, tp, zero and recompute can be held"),
     ],
 )

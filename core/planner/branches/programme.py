@@ -4,7 +4,7 @@ GraphPipe's dynamic programme (section 4) over the series-parallel tree, from th
 many stages lie on the longest path behind (so that the micro-batches in flight are known) and the first unit that is
 taken. A part in series goes on from what is behind it. Parallel branches all go on from the same, on units of their
 own: the longest path is the longer of theirs. A stage is a run of neighbours in a series, parallel parts whole, or
-whole branches beside each other.
+whole branches beside each other; on few devices also the end of the last branch with what comes after all of them.
 
 A stage's seconds are exact where the fastest options fit into memory; elsewhere they are a bound, until an answer used
 them and their row is known (``joint.rows``). A transfer is priced as to a stage of the sender's own shape.
@@ -28,6 +28,20 @@ Points = tuple[int, ...]
 Inside = tuple[Parallel | None, ...]
 # A series, the stages behind it, and the unit before which its own end.
 _Key = tuple[Points, Inside, int, int]
+# Up to so many units a stage may hold the end of a branch and what comes after: with more, a stage each is better.
+FEW = 8
+
+
+@dataclass(frozen=True)
+class _Way:
+    """Through parallel branches: these, from that state. ``tail``: the stage of the end of the last branch and what
+    comes after, which ends at the point ``end``; None: the branches begin at the next point."""
+
+    part: Parallel
+    h: int
+    q: int
+    tail: Place | None = None
+    end: int = 0
 
 
 @dataclass
@@ -36,7 +50,7 @@ class _Run:
 
     taken: np.ndarray
     choices: np.ndarray
-    opened: dict[tuple[int, int, int], tuple[int, int]] = field(default_factory=dict)
+    opened: dict[tuple[int, int, int], _Way] = field(default_factory=dict)
 
 
 @dataclass
@@ -157,22 +171,42 @@ class Programme:
         for at in range(len(points) - 2, -1, -1):
             part = inside[at]
             if part is not None:
-                self._through(run, at, part)
+                self._through(run, points, at, part)
             stages_before(
                 run.taken, run.choices, at, where, self.seconds, self.weighed, self.flight_of, *self.arrays, self.limit
             )
         self._runs[key] = run
         return run
 
-    def _through(self, run: _Run, at: int, part: Parallel) -> None:
+    def _through(self, run: _Run, points: Points, at: int, part: Parallel) -> None:
         """From every state behind parallel branches, through each of them."""
-        here = run.taken[at]
         for h, q in np.argwhere(np.isfinite(run.taken[at + 1])).tolist():
-            took = run.taken[at + 1, h, q] + self._open(part, h, q).taken[0]
-            for high, begin in np.argwhere(took < here).tolist():
-                here[high, begin] = took[high, begin]
-                run.choices[at, high, begin] = -1
-                run.opened[at, high, begin] = (h, q)
+            self._enter(run, at, float(run.taken[at + 1, h, q]), _Way(part, h, q))
+        if self.table.all_units > FEW:
+            return
+        last = part.branches[-1]
+        cuts = _points(last)[0][:-1]
+        for end in range(at + 2, len(points)):
+            for cut, start in enumerate(cuts):
+                left = Parallel((*part.branches[:-1], *([Series(last.items[:cut])] if cut else [])))
+                taken, choices = run.taken[[end, end]], np.full((2, *run.choices.shape[1:]), -1, dtype=np.int64)
+                taken[0] = inf
+                stages_before(
+                    taken, choices, 0, np.array([start, points[end]]), self.seconds, self.weighed, self.flight_of,
+                    *self.arrays, self.limit,
+                )  # fmt: skip
+                for h, q in np.argwhere(np.isfinite(taken[0])).tolist():
+                    tail = Place(start, points[end], q, int(choices[0, h, q, 1]))
+                    self._enter(run, at, float(taken[0, h, q]), _Way(left, h, q, tail, end))
+
+    def _enter(self, run: _Run, at: int, seconds: float, way: _Way) -> None:
+        """From a state that was reached in so many seconds, through branches to the point before them."""
+        here = run.taken[at]
+        took = seconds + self._open(way.part, way.h, way.q).taken[0]
+        for high, begin in np.argwhere(took < here).tolist():
+            here[high, begin] = took[high, begin]
+            run.choices[at, high, begin] = -1
+            run.opened[at, high, begin] = way
 
     def _open(self, part: Parallel, h: int, q: int) -> _Open:
         key = (part, h, q)
@@ -184,7 +218,7 @@ class Programme:
         ways: dict[tuple[int, int, int], tuple[int, int, int, int]] = {}
         for first in range(count - 1, -1, -1):
             for after in range(first + 1, count + 1):
-                if (first, after) == (0, count):
+                if (first, after) == (0, count) and count > 1:
                     continue
                 have = taken[after]
                 points, inside = _joined(part, first, after)
@@ -201,7 +235,7 @@ class Programme:
 
     def _trace(self, key: _Key, at: int, h: int, q: int, found: list[tuple[Place, int]]) -> None:
         """The stages of a series from a point and a state on."""
-        points, inside, behind, start = key
+        points, _, behind, start = key
         run = self._runs[key]
         while at < len(points) - 1:
             if (end := int(run.choices[at, h, q, 0])) >= 0:
@@ -209,15 +243,16 @@ class Programme:
                 found.append((Place(points[at], points[end], q, shape), h - 1))
                 at, h, q = end, h - 1, q + int(self.table.units[shape])
                 continue
-            part, came = inside[at], run.opened[at, h, q]
-            assert part is not None
-            opened, first = self._opens[part, *came], 0
-            while first < len(part.branches):
+            way, first = run.opened[at, h, q], 0
+            opened = self._opens[way.part, way.h, way.q]
+            while first < len(way.part.branches):
                 after, high, begin, other = opened.ways[first, h, q]
-                branch = (*_joined(part, first, after), came[0], begin)
-                self._trace(branch, 0, other, q, found)
+                self._trace((*_joined(way.part, first, after), way.h, begin), 0, other, q, found)
                 first, h, q = after, high, begin
-            at, (h, q) = at + 1, came
+            at, h, q = at + 1, way.h, way.q
+            if way.tail is not None:
+                found.append((way.tail, h - 1))
+                at, h, q = way.end, h - 1, q + int(self.table.units[way.tail.shape])
         assert (h, q) == (behind, start)
 
 

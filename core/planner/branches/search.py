@@ -17,12 +17,13 @@ import numpy as np
 
 from partita.cost.alike import alike
 from partita.graph import Graph
+from partita.planner.branches.bound import least_step
 from partita.planner.branches.formula import graph_seconds
 from partita.planner.branches.programme import Programme
 from partita.planner.branches.traffic import Traffic, Value, behind, block_pairs, values
 from partita.planner.branches.tree import Series, branches, order, tree
 from partita.planner.joint.climb import Climb
-from partita.planner.joint.engine import Answer, Searched
+from partita.planner.joint.engine import Answer, Engine, Searched
 from partita.planner.joint.formula import terms
 from partita.planner.joint.plan import Solved, searched
 from partita.planner.joint.price import Pricing
@@ -54,10 +55,11 @@ def listed_by_branch(graph: Graph) -> Graph | None:
 class GraphSearch:
     """The search of one problem whose model has branches."""
 
-    def __init__(self, solved: Solved, deadline: float):
-        self.solved, self.pricing, self.deadline = solved, solved.engine.pricing, deadline
+    def __init__(self, engine: Engine, chains: Sequence[Answer], deadline: float):
+        self.engine, self.pricing, self.chains, self.deadline = engine, engine.pricing, chains, deadline
         graph = self.pricing.problem.graph
-        self.tree: Series = tree(len(graph.blocks), block_pairs(graph))
+        self.pairs = block_pairs(graph)
+        self.tree: Series = tree(len(graph.blocks), self.pairs)
         self.values: tuple[Value, ...] = values(self.pricing)
         self.found: list[tuple[float, _Table, Places]] = []
 
@@ -70,11 +72,13 @@ class GraphSearch:
             if least >= bound or time.monotonic() > self.deadline:
                 break
             done += 1
+            # One stage has no branches beside each other.
+            if family.most_stages == 1:
+                continue
             for seconds, table, places in self._limits(family, count, bound):
                 self.found.append((seconds, table, places))
                 bound = min(bound, seconds)
-        chains = (self.solved.best, *self.solved.engine.others(self.solved.best, WITHIN, CHAINS))
-        for answer in chains:
+        for answer in self.chains:
             table = _Table(self, answer.family, answer.table.micro_batches, below)
             places = tuple(Place(one.start, one.stop, one.unit, one.shape) for one in answer.found.stages)
             self.found.append((table.seconds(places), table, places))
@@ -90,21 +94,16 @@ class GraphSearch:
         for seconds, at, table in ranked[:most]:
             answer = table.answer(seconds, at)
             searched = Searched(answer, bound, False, len(tables), len(tables) - done)
-            found.append(Solved(self.solved.engine, searched, answer))
+            found.append(Solved(self.engine, searched, answer))
         return found
 
     def _tables(self) -> Iterator[tuple[float, Family, int]]:
-        """The families and numbers of micro-batches, with a bound: all work on all devices."""
+        """The families and numbers of micro-batches, with a bound of each."""
         for family in self.pricing.families:
-            if family.most_stages == 1:
-                continue
             for count in self.pricing.micro_batches(family):
-                table = _plain(self.pricing, family, count)
-                if not (table.prices_of >= 0).any():
-                    continue
-                each = (table.prices.forward + table.prices.backward)[table.used].min(axis=2)
-                work = (each * table.least_units[table.used, None]).min(axis=0).sum() / table.all_units
-                yield count * float(max(work, each.min(axis=0).max())), family, count
+                least = least_step(_plain(self.pricing, family, count), self.pairs)
+                if least < inf:
+                    yield least, family, count
 
     def _limits(self, family: Family, count: int, below: float) -> Iterator[tuple[float, _Table, Places]]:
         """Answers to one table, each under a smaller limit."""
@@ -152,20 +151,35 @@ def _plain(pricing: Pricing, family: Family, count: int) -> JointTable:
     return replace(table, prices_of=np.where(mixed[:, None], -1, table.prices_of)) if mixed.any() else table
 
 
-def branched(solved: Solved, below: float, most: int, deadline: float = inf) -> list[Solved]:
+def branched(solved: Solved, below: float, most: int) -> list[Solved]:
     """The best stages with branches side by side, under ``below`` seconds; none where the model has no branches.
 
     ``solved``: the best chains of the problem.
     """
-    pricing = solved.engine.pricing
+    pricing, deadline = solved.engine.pricing, solved.engine.deadline
     graph = listed_by_branch(pricing.problem.graph)
     if graph is None:
         return []
     if graph is not pricing.problem.graph:
-        within = max(0.0, deadline - time.monotonic())
-        inside = Pricing(replace(pricing.problem, graph=graph), alike(graph), pricing.devices, first=pricing.first)
-        again = searched(inside, within)
+        again = searched(_listed(pricing, graph), max(0.0, deadline - time.monotonic()))
         if again is None:
-            return []
+            return branched_alone(pricing, below, most, deadline)
         solved = again
-    return GraphSearch(solved, deadline).best(below, most)
+    chains = (solved.best, *solved.engine.others(solved.best, WITHIN, CHAINS))
+    return GraphSearch(solved.engine, chains, deadline).best(below, most)
+
+
+def branched_alone(pricing: Pricing, below: float, most: int, deadline: float) -> list[Solved]:
+    """The same where no chain of stages fits."""
+    graph = listed_by_branch(pricing.problem.graph)
+    if graph is None:
+        return []
+    if graph is not pricing.problem.graph:
+        pricing = _listed(pricing, graph)
+    return GraphSearch(Engine(pricing, deadline), (), deadline).best(below, most)
+
+
+def _listed(pricing: Pricing, graph: Graph) -> Pricing:
+    """The pricing of the same problem, with another order of its blocks."""
+    inside = replace(pricing.problem, graph=graph)
+    return Pricing(inside, alike(graph), pricing.devices, first=pricing.first)

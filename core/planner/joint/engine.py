@@ -110,6 +110,8 @@ class Engine:
         # Other frameworks' own pipelines have 1F1B's usual warm-up.
         depths = DEPTHS if pricing.problem.target == "partita" else DEPTHS[:1]
         kinds: Sequence[tuple[Schedule, int]] = schedules or (*(("1f1b", depth) for depth in depths), ("gpipe", 0))
+        # On a chain kfkb is 1f1b.
+        fixed = "1f1b" if fixed == "kfkb" else fixed
         self.schedules = [kind for kind in kinds if fixed in (None, kind[0])]
 
     def search(self) -> Searched:

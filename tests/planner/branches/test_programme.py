@@ -11,12 +11,15 @@ import networkx as nx
 import numpy as np
 import pytest
 
+from partita.planner.branches.bound import least_step
 from partita.planner.branches.formula import graph_seconds
 from partita.planner.branches.programme import Programme
+from partita.planner.branches.traffic import behind
 from partita.planner.branches.tree import Parallel, Series, order, tree
 from partita.planner.joint.rows import base
 from partita.planner.joint.sharp import pipeline_seconds
 from partita.planner.joint.stage_ways import Place, StageWays
+from partita.planner.joint.table import JointTable, Prices
 from tests.planner.joint.tables import Sizes, random_table
 
 SIZES = Sizes(blocks=(3, 6), units=(2, 4), shapes=(1, 3), options=(1, 2))
@@ -47,16 +50,19 @@ def drawn(seed: int):
 
 
 def runs(node: Series) -> set[tuple[int, int]]:
-    """The runs of blocks that may be a stage: of neighbours in a series, and of whole branches beside each other."""
-    ends, found = [order(node)[0]], set()
+    """The runs of blocks that may be a stage: of neighbours in a series, of whole branches beside each other, and of
+    the last branch's end with what comes after."""
+    ends, found, tails = [order(node)[0]], set(), []
     for item in node.items:
         if isinstance(item, Parallel):
             parts = [(order(branch)[0], order(branch)[-1] + 1) for branch in item.branches]
             found |= {(parts[a][0], parts[b][1]) for a in range(len(parts)) for b in range(a, len(parts))}
             found |= {run for branch in item.branches for run in runs(branch)}
             ends.append(parts[-1][1])
+            tails.append((parts[-1][1], {a for a, b in runs(item.branches[-1]) if b == parts[-1][1]}))
         else:
             ends.append(item + 1)
+    found |= {(a, b) for after, starts in tails for a in starts for b in ends if after < b}
     return found | {(a, b) for a in ends for b in ends if a < b}
 
 
@@ -155,3 +161,39 @@ def test_what_comes_from_two_stages_comes_one_after_the_other():
     turns = [(1.0, 2.0, 0.0)] * 3
     # Each micro-batch brings 2 · 4 seconds of messages through the head's port.
     assert graph_seconds(turns, {(0, 2): (4.0, 0.0), (1, 2): (4.0, 0.0)}, [2, 2, 1], 5) == 3 + 8 + 3 + 4 * 8
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_stages_go_under_the_bound(seed):
+    """The least of the formula's seconds over the answers that the programme goes through."""
+    table, node, moves = drawn(seed)
+    ways = StageWays(table, base(table.prices), inf, {})
+    programme, edges = Programme(ways, moves, node), sorted(before(node, table.blocks).edges)
+    least, limit = inf, inf
+    while (found := programme.least(limit)) is not None:
+        places = found[1]
+        of = [at for at, place in enumerate(places) for _ in range(place.start, place.stop)]
+        moved = {(of[a], of[b]): (0.0, 0.0) for a, b in edges if of[a] != of[b]}
+        deep = behind(len(places), list(moved))
+        turns = [ways.ways(b, place)[0][0] for b, place in zip(deep, places, strict=True)]
+        least = min(least, graph_seconds(turns, moved, [b + 1 for b in deep], table.micro_batches))
+        limit = programme.slowest(places, deep)
+    assert least_step(table, edges) <= least * (1 + 1e-9)
+
+
+def test_the_bound_of_blocks_that_are_alike_counts_whole_blocks():
+    """Seven blocks of 3 seconds on 3 devices: one has three of them."""
+    one = np.ones((1, 7, 1))
+    nothing, change = np.zeros((1, 7, 1)), np.zeros((1, 7, 1, 1))
+    none, lent = np.zeros(1), np.zeros((1, 7, 7))
+    prices = Prices(
+        one, 2 * one, nothing, nothing, nothing, nothing, nothing, nothing, nothing, nothing, change, change, none,
+        none, lent, lent,
+    )  # fmt: skip
+    moved = np.zeros((2, 8, 1, 1))
+    table = JointTable(
+        prices, np.array([1]), np.array([0]), np.zeros((1, 3), int), np.zeros(4, int), moved, moved, inf, 4, 3
+    )
+    assert least_step(table, []) == 4 * 9.0
+    # One micro-batch goes along the longest path.
+    assert least_step(replace(table, micro_batches=1), [(at, at + 1) for at in range(6)]) == 7 * 3.0
