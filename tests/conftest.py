@@ -25,7 +25,7 @@ from tests.ranks.pool import Pool  # noqa: E402
 
 @pytest.fixture(scope="session")
 def pool() -> Iterator[Pool]:
-    """Four live processes; they start when a test first runs something on them."""
+    """Live processes; they start when a test first runs something on them."""
     made = Pool()
     yield made
     made.close()

@@ -1,4 +1,4 @@
-"""Four live processes on which tests run functions as ranks of a real process group.
+"""Live processes on which tests run functions as ranks of a real process group: four, and more where a test wants them.
 
 They are forked from a server that has imported torch and the models once, so starting them again after a failure takes
 a moment. Every call is a process group of its own, made and destroyed with it. A rank that raises, dies or hangs fails
@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 
 from tests.ranks.rank import serve
 
-RANKS = 4
+# At once, and at most.
+FIRST, RANKS = 4, 8
 START_SECONDS = 120.0
 END_SECONDS = 5.0
 # After one rank failed, how long the others may take to fail too: a second traceback often says more than the first.
@@ -69,7 +70,7 @@ class Pool:
         """
         assert 1 <= n <= self.size, f"the pool has {self.size} ranks, {n} are wanted"
         try:
-            self._start()
+            self._start(n)
             self.calls += 1
             assert self.folder is not None
             message = pickle.dumps((n, str(self.folder / f"store.{self.calls}"), function, args))
@@ -103,10 +104,12 @@ class Pool:
             shutil.rmtree(self.folder, ignore_errors=True)
             self.folder = None
 
-    def _start(self) -> None:
-        if self.ranks:
+    def _start(self, n: int) -> None:
+        """Start what is missing of ``n`` ranks."""
+        there, wanted = len(self.ranks), max(n, min(FIRST, self.size))
+        if there >= wanted:
             return
-        self.folder = Path(tempfile.mkdtemp(prefix="ranks."))
+        self.folder = self.folder or Path(tempfile.mkdtemp(prefix="ranks."))
         self.captures = self.captures or Path(tempfile.mkdtemp(prefix="captures."))
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
@@ -114,7 +117,7 @@ class Pool:
         # Read by the server when it imports torch: a process that is to be forked must have one thread.
         os.environ["OMP_NUM_THREADS"] = "1"
         try:
-            for rank in range(self.size):
+            for rank in range(there, wanted):
                 ours, theirs = context.Pipe()
                 stacks = self.folder / f"stacks.{rank}"
                 process = context.Process(
@@ -128,11 +131,11 @@ class Pool:
                 del os.environ["OMP_NUM_THREADS"]
             else:
                 os.environ["OMP_NUM_THREADS"] = before
-        self._answers(self.size, START_SECONDS)
+        self._answers(wanted, START_SECONDS, there)
 
-    def _answers(self, n: int, timeout: float) -> list[Any]:
-        """One answer of each of the first ``n`` ranks."""
-        waiting: dict[Any, int] = {rank.pipe: index for index, rank in enumerate(self.ranks[:n])}
+    def _answers(self, n: int, timeout: float, first: int = 0) -> list[Any]:
+        """One answer of each of the ranks from ``first`` on to the ``n``-th."""
+        waiting: dict[Any, int] = {self.ranks[index].pipe: index for index in range(first, n)}
         results: dict[int, Any] = {}
         failures: dict[int, str] = {}
         deadline = time.monotonic() + timeout
@@ -152,7 +155,7 @@ class Pool:
                     deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
         if failures:
             raise RankError("\n".join(f"rank {index} of {n}: {text}" for index, text in failures.items()))
-        return [results[index] for index in range(n)]
+        return [results[index] for index in range(first, n)]
 
     def _read(self, index: int) -> tuple[bool, Any]:
         rank = self.ranks[index]

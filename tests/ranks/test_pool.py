@@ -65,7 +65,12 @@ def test_every_rank_answers_in_a_group_of_its_own(pool: Pool, n: int, sum_: int)
 
 
 def test_processes_stay_alive(pool: Pool) -> None:
-    assert pool.run(process, 4) == pool.run(process, 4)
+    first = pool.run(process, 4)
+    assert pool.run(process, 4) == first
+    more = pool.run(process, 6)
+    assert more[:4] == first
+    assert len({*more}) == 6
+    assert pool.run(total, 6, 1)[5] == (5, 6, 111111)
 
 
 def test_failures_name_the_rank_and_the_next_call_works() -> None:

@@ -68,6 +68,19 @@ class Diamond(nn.Module):
         return self.head(self.left(value), self.right(value))
 
 
+class LongBranches(nn.Module):
+    """Two branches of two layers each, and the first value is read again by the last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.start, self.head = Layer(), Head()
+        self.left, self.left_top, self.right, self.right_top = Layer(), Layer(), Layer(), Layer()
+
+    def forward(self, x: Tensor) -> Tensor:
+        value = self.start(x)
+        return self.head(self.left_top(self.left(value)), self.right_top(self.right(value)), value)
+
+
 class FanOut(nn.Module):
     """Three branches read one value; the end reads all of them."""
 
@@ -102,6 +115,17 @@ class Towers(nn.Module):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return self.head(self.text(x), self.image(y))
+
+
+class TopOfFrozen(Towers):
+    """The text's tower is frozen, and has a layer on top that is trained."""
+
+    def __init__(self) -> None:
+        super().__init__(frozen=True)
+        self.top = Layer()
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.head(self.top(self.text(x)), self.image(y))
 
 
 class ThreeTowers(Towers):
@@ -265,8 +289,9 @@ class Dag:
 SAMPLES = 8
 DIAMOND = ("start", "left", "right", "head")
 TOWERS = ("text", "image", "head")
-DAGS = {
+DAGS: dict[str, Dag] = {
     "diamond": Dag(Diamond, DIAMOND),
+    "diamond on two devices": Dag(Diamond, ("start left", "right head")),
     "diamond by its graph": Dag(Diamond, DIAMOND, schedule="kfkb"),
     "diamond, unlike micro-batches": Dag(Diamond, DIAMOND, micro_batches={1: 2, 2: 8, 3: 2}),
     "fan-out of three": Dag(FanOut, ("start", "a", "b", "c head")),
@@ -275,6 +300,7 @@ DAGS = {
     "two towers, one of two copies": Dag(Towers, TOWERS, two, copies={0: 2}),
     "encoder and decoder": Dag(EncoderDecoder, ("encoder", "top", "decoder", "head"), two),
     "frozen tower": Dag(lambda: Towers(frozen=True), TOWERS, two),
+    "frozen part of a tower": Dag(TopOfFrozen, ("text top", "image", "head"), two),
     "weight shared by branches": Dag(SharedBranches, TOWERS, two),
     "recycled": Dag(Recycled, ("first", "second", "head")),
     "tuple": Dag(Tuples, ("pair", "left", "head")),
@@ -282,6 +308,14 @@ DAGS = {
     "integers and a mask": Dag(Chosen, ("choose", "table", "head")),
     "several losses": Dag(Losses, ("start", "left", "right head")),
     "chain": Dag(Chain, ("a", "b", "c", "head")),
+    "six stages": Dag(LongBranches, ("start", "left", "left_top", "right", "right_top", "head"), schedule="kfkb"),
+    "three towers, two of two copies": Dag(
+        lambda: ThreeTowers(frozen=True),
+        ("text", "image", "sound", "head"),
+        three,
+        copies={0: 2, 1: 2},
+        micro_batches={0: 2, 3: 8},
+    ),
     "three towers": Dag(ThreeTowers, ("text", "image", "sound", "head"), three, schedule="kfkb"),
 }
 

@@ -25,7 +25,10 @@ from tests.runtime.models import Model, micro_batches
 from tests.runtime.programs import Layout
 
 FAST = {"diamond, unlike micro-batches", "recycled"}
-DEEPSPEED = ("diamond", "fan-out of three", "two towers", "integers and a mask", "several losses")
+DEEPSPEED = (
+    "diamond", "fan-out of three", "two towers", "integers and a mask", "several losses", "frozen part of a tower",
+    "weight shared by branches", "six stages",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", DAGS)

@@ -205,12 +205,12 @@ def test_all_that_hangs_is_refused() -> None:
 
 @pytest.mark.slow
 def test_what_is_accepted_ends_on_processes(pool: Pool) -> None:
-    """Some of each kind, of graphs with as many devices as there are ranks, on gloo."""
+    """Some of each kind, of graphs with four devices, on gloo."""
     some = [
         program
         for kind in MUTANTS
-        for program in [program for program in found(kind)[1] if len(program.queues) == pool.size][::4][:2]
+        for program in [program for program in found(kind)[1] if len(program.queues) == 4][::4][:2]
     ]
     assert len(some) >= 10
-    done = pool.run(on_processes, pool.size, some)
-    assert done == [[len(program.queues[device]) for program in some] for device in range(pool.size)]
+    done = pool.run(on_processes, 4, some)
+    assert done == [[len(program.queues[device]) for program in some] for device in range(4)]
