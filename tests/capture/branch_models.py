@@ -1,9 +1,11 @@
-"""Models with branches: transformers' own from tiny configurations, and small modules."""
+"""Models with branches: transformers' own from tiny configurations, and small modules.
+
+transformers is imported where a model is built: collecting the tests doesn't need it.
+"""
 
 from __future__ import annotations
 
 import torch
-import transformers
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -21,18 +23,20 @@ IMAGE = 31
 WIDTH = 4
 
 
-class Clip(transformers.CLIPModel):
-    """CLIP with its contrastive loss."""
-
-    def forward(self, input_ids: Tensor, pixel_values: Tensor) -> Tensor:
-        return super().forward(input_ids, pixel_values, return_loss=True).loss
-
-
 def clip() -> nn.Module:
+    """CLIP with its contrastive loss."""
+    import transformers
+
+    class Clip(transformers.CLIPModel):
+        def forward(self, input_ids: Tensor, pixel_values: Tensor) -> Tensor:
+            return super().forward(input_ids, pixel_values, return_loss=True).loss
+
     return Clip(transformers.CLIPConfig(text_config=TEXT, vision_config=VISION, projection_dim=8))
 
 
 def whisper() -> nn.Module:
+    import transformers
+
     layers = {f"{side}_{what}": size for side in ("encoder", "decoder") for what, size in STACK.items()}
     config = transformers.WhisperConfig(
         vocab_size=32, num_mel_bins=4, d_model=8, max_source_positions=4, max_target_positions=8, pad_token_id=0,
@@ -42,6 +46,8 @@ def whisper() -> nn.Module:
 
 
 def blip() -> nn.Module:
+    import transformers
+
     text = {**TEXT, "encoder_hidden_size": 8, "sep_token_id": 3}
     config = transformers.BlipConfig(text_config=text, vision_config=VISION, projection_dim=8)
     return transformers.BlipForConditionalGeneration(config)
@@ -49,6 +55,8 @@ def blip() -> nn.Module:
 
 def llava() -> nn.Module:
     """A vision tower, a projector and a language model that reads images in the place of a token."""
+    import transformers
+
     text = transformers.LlamaConfig(
         vocab_size=32, hidden_size=8, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2,
         num_key_value_heads=2, max_position_embeddings=16,

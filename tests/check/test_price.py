@@ -170,6 +170,7 @@ def test_the_text_with_a_prediction(check: Check) -> None:
     assert " times as fast" in out
 
 
+@pytest.mark.slow
 def test_each_stage_is_held_against_its_own_devices(check: Check) -> None:
     """What fits two devices of 80 GB and no two of 16 GB fits one of each: the stages are cut so, either way round."""
     text = "--pipeline-model-parallel-size 2 --fp16 --micro-batch-size {} --global-batch-size {}\n"

@@ -41,6 +41,7 @@ def partita(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     return run
 
 
+@pytest.mark.slow
 def test_each_changed_question_is_answered_as_if_it_were_asked(partita: Callable[..., str]) -> None:
     found = json.loads(partita("explain", *TIGHT, "--json"))["asked"]
     said = {change["change"]: change["step_seconds"] for change in found["what_if"]}

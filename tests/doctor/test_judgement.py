@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from partita.plugins.doctor.imports import Import
-from partita.plugins.doctor.installed import packages
+from partita.plugins.doctor.installed import Package, packages
 from partita.plugins.doctor.judge import judge
 from partita.plugins.doctor.machine import Machine, machine, stale_locks
 from partita.plugins.doctor.plugged import NOTICE, Plugged, plugged
@@ -28,6 +29,11 @@ NOTICING = Plugged("torch.backends", "partita", NOTICE, "partita", True, (), Non
 OFF = (replace(NOTICING, on=False),)
 
 
+@cache
+def known() -> list[Package]:
+    return packages()
+
+
 def report(torch: dict[str, Any] | None = None, deepspeed: dict[str, Any] | None = None, **changes: Any) -> Report:
     """A machine with two GPUs on which everything is right, but for what is given."""
     facts = {"torch": {**TORCH, **(torch or {})}, "deepspeed": {**DEEPSPEED, **(deepspeed or {})}}
@@ -35,7 +41,7 @@ def report(torch: dict[str, Any] | None = None, deepspeed: dict[str, Any] | None
     parts = {name: changes.pop(name) for name in list(changes) if name in Machine.__dataclass_fields__}
     made = Report(
         python="3.11.7", executable="python",
-        packages=tuple(replace(package, installed=package.tested) for package in packages()),
+        packages=tuple(replace(package, installed=package.tested) for package in known()),
         imported={name: Import(name, None, 1.0, found) for name, found in facts.items()},
         machine=replace(whole, **parts), plugins=(NOTICING,), script=("bin/partita", True), environment={"RANK": "0"},
     )  # fmt: skip

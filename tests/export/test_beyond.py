@@ -112,6 +112,7 @@ def test_what_other_engines_run_is_not_beyond(name: str) -> None:
     assert unfit(plan) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "layout",
     [

@@ -13,17 +13,20 @@ from typing import Any
 import pytest
 
 import partita.adapters.deepspeed.front as front
+from partita.adapters.deepspeed.wrap import MARK, install
 from partita.errors import InputError
-
-deepspeed = pytest.importorskip("deepspeed")
-
-from partita.adapters.deepspeed.wrap import MARK, install  # noqa: E402
 
 CONFIG = {"train_batch_size": 8}
 
 
+@pytest.fixture(scope="module")
+def deepspeed() -> Any:
+    """Not at the top: tests that are selected by name or mark needn't wait for it."""
+    return pytest.importorskip("deepspeed")
+
+
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
+def calls(deepspeed: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
     """The wrap around a function that writes down what it is called with; so does what makes a plan."""
     found: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
     signature = inspect.signature(getattr(deepspeed.initialize, MARK, deepspeed.initialize))
@@ -47,7 +50,8 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_very_same_arguments_go_on(calls: list[Any], file: Path) -> None:
+@pytest.mark.slow
+def test_the_very_same_arguments_go_on(deepspeed: Any, calls: list[Any], file: Path) -> None:
     model, args = object(), SimpleNamespace(deepspeed_config=str(file))
     for positional, named in [
         ((), {"model": model, "config": CONFIG}),
@@ -69,8 +73,9 @@ def test_the_very_same_arguments_go_on(calls: list[Any], file: Path) -> None:
         assert all(seen_named[name] is named[name] for name in named)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["config", "config_params", "args", "positional", "file"])
-def test_the_key_is_found_wherever_deepspeed_reads(calls: list[Any], file: Path, how: str) -> None:
+def test_the_key_is_found_wherever_deepspeed_reads(deepspeed: Any, calls: list[Any], file: Path, how: str) -> None:
     config, model = {**CONFIG, "partita": {}}, object()
     file.write_text(json.dumps(config))
     args = SimpleNamespace(deepspeed_config=str(file))
@@ -88,19 +93,22 @@ def test_the_key_is_found_wherever_deepspeed_reads(calls: list[Any], file: Path,
     assert given["model"] is model
 
 
-def test_a_wrong_call_is_deepspeeds_to_refuse(calls: list[Any]) -> None:
+@pytest.mark.slow
+def test_a_wrong_call_is_deepspeeds_to_refuse(deepspeed: Any, calls: list[Any]) -> None:
     deepspeed.initialize(no_such_argument=1)
     assert calls == [("original", (), {"no_such_argument": 1})]
 
 
-def test_installed_once(calls: list[Any]) -> None:
+@pytest.mark.slow
+def test_installed_once(deepspeed: Any, calls: list[Any]) -> None:
     before = deepspeed.initialize
     install()
     assert deepspeed.initialize is before
     assert not hasattr(getattr(before, MARK), MARK)
 
 
-def test_it_looks_like_the_original(calls: list[Any]) -> None:
+@pytest.mark.slow
+def test_it_looks_like_the_original(deepspeed: Any, calls: list[Any]) -> None:
     assert inspect.signature(deepspeed.initialize) == inspect.signature(getattr(deepspeed.initialize, MARK))
 
 

@@ -109,6 +109,7 @@ def test_a_search_without_time_for_an_answer_says_so(made):
         plan(made.problem(made.chain([1e-3] * 3)), seconds=0)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seconds=st.lists(st.integers(1, 9), min_size=1, max_size=9), devices=st.integers(1, 12), batch=st.integers(1, 24)

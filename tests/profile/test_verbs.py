@@ -41,6 +41,7 @@ def test_plans_by_hand_take_it_too(capsys, tmp_path):
     assert with_it["predicted"]["step_seconds"] != answer(capsys, *words)["predicted"]["step_seconds"]
 
 
+@pytest.mark.slow
 def test_the_plan_of_each_verb_is_one(capsys):
     plan = answer(capsys, "plan", *MODEL, "--profile", H200)
     compared = answer(capsys, "compare", *MODEL, "--profile", H200)

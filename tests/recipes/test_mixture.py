@@ -146,6 +146,7 @@ def test_experts_and_heads_can_be_cut(graph: Graph) -> None:
         assert shapes == [(2, SEQ, 1, 1), (2, SEQ, 1, 1), (2, SEQ, 32)]
 
 
+@pytest.mark.slow
 def test_names_and_sequences() -> None:
     assert load_model(TINY, None, "float32").seq == 64
     assert load_model(TINY, 8, "bfloat16").tensor["layers.0.mixture.experts.widen"].dtype == "bfloat16"

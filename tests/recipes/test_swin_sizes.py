@@ -55,8 +55,8 @@ def test_an_unknown_size_names_the_nearest() -> None:
     [
         ("swin-tiny", ["cpu", "--devices", "4", "--precision", "fp32"]),
         ("swin-t", ["8xa100-80gb"]),
-        ("swin-32l", ["4x8xa100-80gb"]),
-        ("swin-56l", ["4x8xa100-80gb"]),
+        pytest.param("swin-32l", ["4x8xa100-80gb"], marks=pytest.mark.slow),
+        pytest.param("swin-56l", ["4x8xa100-80gb"], marks=pytest.mark.slow),
     ],
 )
 def test_each_can_be_planned(name: str, cluster: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -212,6 +212,7 @@ def test_a_part_that_another_device_has() -> None:
         require_cover("h", 7, HALVES[0], [take(HALVES[0], 0, 4), take(HALVES[1], 0, 4, add=True)])
 
 
+@pytest.mark.slow
 def test_wrong_takes_are_rejected() -> None:
     """Six ways to spoil right takes, wherever they apply; the name of the tensor is said each time."""
     random = Random(8)

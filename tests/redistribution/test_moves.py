@@ -162,6 +162,7 @@ def views(axes: Axes, shape: tuple[int, ...], devices: int) -> list[tuple[int, V
     return found
 
 
+@pytest.mark.slow
 def test_every_move_is_what_materialise_finds_on_views() -> None:
     """1,190 paths on 8 devices: each move is one collective in as many groups as there must be, and costs as stated."""
     shape, devices = (8, 16, 8), 8

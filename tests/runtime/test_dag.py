@@ -24,7 +24,6 @@ from tests.runtime.library import STEPS, Outcome, assert_one_device, train_both
 from tests.runtime.models import Model, micro_batches
 from tests.runtime.programs import Layout
 
-FAST = {"diamond, unlike micro-batches", "recycled"}
 DEEPSPEED = (
     "diamond", "fan-out of three", "two towers", "integers and a mask", "several losses", "frozen part of a tower",
     "weight shared by branches", "six stages",
@@ -50,7 +49,8 @@ def train(name: str) -> Outcome:
     return train_both(Model(dag.build, batch), lowered(name))
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in DAGS])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DAGS)
 def test_on_real_ranks(pool: Pool, name: str) -> None:
     dag = DAGS[name]
     outcomes = pool.run(train, dag.devices, name)

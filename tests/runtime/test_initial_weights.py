@@ -192,6 +192,7 @@ def with_too_many_ranks() -> str:
     return ""
 
 
+@pytest.mark.slow
 def test_every_rank_refuses_a_rank_without_a_place(pool: Pool) -> None:
     message = "rank 2 of 4 has no place in the plan, which uses devices [0, 1]"
     assert pool.run(with_too_many_ranks, 4) == [message] * 4

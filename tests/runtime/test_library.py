@@ -32,10 +32,10 @@ ROWS = {
 STAGES = {"interleaved": 2, "interlaced": 3, "3f1b": 3}
 AXES = {"sequence-parallel": ("tensor",), "context-parallel": ("context",), "expert-parallel": ("expert",)}
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "my_plan.py"
-FAST = {"interleaved", "co-shard"}
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in ROWS])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ROWS)
 def test_training_is_that_of_one_device(pool: Pool, name: str) -> None:
     row = ROWS[name]
     outcomes = _equal_to_one_device(pool, row)

@@ -59,6 +59,7 @@ def test_what_is_saved_is_the_dense_model(pool: Pool, tmp_path: Path, name: str)
     assert [n for n, t in saved.items() if not torch.equal(t, dense[n])] == []
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_made_is_said(pool: Pool, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     case = Case("gpt2", Layout(), engine="deepspeed")

@@ -24,7 +24,6 @@ NAMES = (
 )  # fmt: skip
 # Each rank captures the model at two numbers of samples.
 TIMEOUT_SECONDS = 180.0
-FAST = {"one sample behind two", "one sample before two"}
 
 
 def _lowered(case: Case) -> Lowered:
@@ -44,7 +43,8 @@ def train(name: str) -> Outcome:
     return train_both(replace(kind, batch=batch), _lowered(case), padded="gpt2" in case.model)
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in NAMES])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 def test_training_is_that_of_one_device(pool: Pool, name: str) -> None:
     outcomes = pool.run(train, CASES[name].devices, name, timeout=TIMEOUT_SECONDS)
     assert_one_device(outcomes)

@@ -25,6 +25,7 @@ def last(timings) -> float:
     return max(max(timing.ends) for timing in timings.values())
 
 
+@pytest.mark.slow
 def test_gpipe_is_the_formula_in_1000_random_cases():
     rng = np.random.default_rng(3)
     for _ in range(1000):
@@ -91,6 +92,7 @@ def unlike(random: Random, cluster: Cluster) -> Cluster:
     return replace(cluster, kinds=tuple(kinds))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mixed", [False, True])
 def test_a_plain_simulation_agrees_on_200_random_programs(mixed):
     random = Random(5)

@@ -71,7 +71,9 @@ def needs(way: Way, stages: tuple) -> float:
     return max(stage_numbers(way.table, stage, len(stages) - 1 - at).bytes for at, stage in enumerate(stages))
 
 
-@pytest.mark.parametrize("memory_mib", [1026, 1030, 1050, 2000])
+@pytest.mark.parametrize(
+    "memory_mib", [2000, *(pytest.param(memory, marks=pytest.mark.slow) for memory in (1026, 1030, 1050))]
+)
 def test_each_entry_is_the_best_of_its_kind(memory_mib: int) -> None:
     limit, states = memory_mib * MIB, set()
     for entry in hand_made(problem(memory_mib)):

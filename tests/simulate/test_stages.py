@@ -111,6 +111,7 @@ def test_an_interlaced_device_has_the_words_once_and_its_layers(graph):
     assert [found.stages[i].width for i in (0, 1, -1)] == [4, 1, 4]
 
 
+@pytest.mark.slow
 def test_experts_are_not_summed_over_their_own_axis():
     from partita.cli.model import load_model
 

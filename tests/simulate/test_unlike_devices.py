@@ -104,6 +104,7 @@ def test_collectives_and_messages_go_by_the_links_of_their_own_nodes(graph):
     assert found.seconds[1, "reduce"] > 10 * found.seconds[0, "reduce"]
 
 
+@pytest.mark.slow
 def test_the_planner_counts_each_stage_where_it_stands(graph):
     """An A100 of 40 GB is an A100 of 80 GB with less memory and a slower one: mixed ones are between the two."""
     given = {"global_batch": 16, "target": "partita"}

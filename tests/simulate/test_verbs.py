@@ -140,6 +140,7 @@ def test_the_plan_s_cluster_is_read_from_its_name(plan: Path, name: str, cores: 
     assert (found.name, found.cores) == (name, cores)
 
 
+@pytest.mark.slow
 def test_compare_ranks_every_kind_that_fits(partita: Callable[..., str]) -> None:
     words = ["compare", "gpt3-tiny", "--cluster", "1x4xa100-80gb", "--global-batch", "16"]
     found = json.loads(partita(*words, "--json"))

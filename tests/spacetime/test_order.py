@@ -43,6 +43,7 @@ def test_1000_random_programs_with_shuffled_queues():
     assert min(found["accepted"], found["deadlock"], found["refused"]) >= 100, found
 
 
+@pytest.mark.slow
 def test_every_injected_wait_cycle_is_reported():
     random = Random(12)
     injected = 0

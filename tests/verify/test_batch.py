@@ -28,6 +28,7 @@ def test_ranges_come_from_what_reads_an_input(name: str, wanted: dict[str, Range
     assert ranges(model(name).captured.graph) == wanted
 
 
+@pytest.mark.slow
 def test_micro_batches_count_unequal_tokens_and_are_parts_of_the_whole() -> None:
     found = model("gpt2")
     batches = Batches(found.captured, wide(found.example), 12, seed=3)

@@ -84,6 +84,7 @@ def test_c22_three_values_between_stages(name: str, values: int) -> None:
     assert verdict.sent == {0: 3 * values, 1: 3 * 512}
 
 
+@pytest.mark.slow
 def test_c30_rotary_embeddings_are_computed_on_each_stage() -> None:
     """Cosine and sine, made once and read in every layer, need no parameter: they don't cross the stages."""
     verdict = verified("llama of width 8", Layout(pp=2, micro_batches=1))

@@ -37,7 +37,7 @@ OTHERS = {
     "pp2 dp2 tp2 zero 3 1 selective": Layout(pp=2, dp=2, tp=2, zero=(3, 1), recompute="selective"),
     "context 2": Layout(other_axes=(Axis("context", 2, "space"),), cuts=(Cut("sequence", ("context",)),)),
 }  # fmt: skip
-FAST = {("gpt2", "pp2 tp2"), ("llama", "dp2"), ("gpt2 dropout", "tp2")}
+FAST = {("gpt2", "pp2 tp2")}
 MODELS = ("gpt2", "llama", "t5", "vit", "swin", "gpt2 dropout", "gpt2 frozen middle")
 # Two devices can't share the three heads of the ViT.
 UNFIT = {("vit", "tp2"), ("vit", "pp2 tp2")}
@@ -56,7 +56,7 @@ UNFIT = {("vit", "tp2"), ("vit", "pp2 tp2")}
             "gpt2 written out",
             layout,
             id=f"gpt2 written out {layout}",
-            marks=() if layout in LAYOUTS else pytest.mark.slow,
+            marks=pytest.mark.slow,
         )
         for layout in LAYOUTS | OTHERS
         if "selective" in layout
