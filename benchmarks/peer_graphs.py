@@ -1,7 +1,8 @@
 """The optima of other planners' own solvers beside Partita's, and the seconds that both took.
 
-The argument is a folder with ``pipedream`` and ``piper``, and in each the published profiles and a ``golden.json`` of
-what the authors' solver found. Seconds are of the search, after compiled code is loaded, and with reading the file.
+The argument is a folder with ``pipedream``, ``piper`` and ``dnn-partitioning``, and in each the published profiles and
+a ``golden.json`` of what the authors' solver found, and of experts' splits. Seconds are of the search, after compiled
+code is loaded, and with reading the file.
 """
 
 from __future__ import annotations
@@ -44,7 +45,20 @@ def piper(folder: Path) -> Iterator[tuple[str, str, Asked, float | None]]:
         yield golden["name"], golden["graph"], Asked(*numbers, fix), golden.get("tps", inf)
 
 
-QUESTIONS = {"pipedream": pipedream, "piper": piper}
+def placement(folder: Path) -> Iterator[tuple[str, str, Asked, float | None]]:
+    """As ``pipedream``; an expert's split where the authors' programme has no answer."""
+    goldens = json.loads((folder / "golden.json").read_text())
+    known = {golden["input"]: golden["max_load_ms"] / 1000 for golden in goldens["human_experts"]}
+    experts = set(known)
+    known |= {golden["input"]: golden["max_load_ms"] / 1000 for golden in goldens["dynamic_program"]}
+    experts -= {golden["input"] for golden in goldens["dynamic_program"]}
+    for path in sorted(folder.glob("*-inputs/*/*.json")):
+        name = str(path.relative_to(folder))
+        short = name.removeprefix("throughput-inputs/").removesuffix(".json").replace("Graphs", "")
+        yield short + (" (expert)" if name in experts else ""), name, Asked(), known.get(name)
+
+
+QUESTIONS = {"pipedream": pipedream, "piper": piper, "dnn-partitioning": placement}
 
 
 def solved(name: str, path: Path, asked: Asked) -> tuple[WorkloadPlan | None, float]:
@@ -65,7 +79,7 @@ def main() -> None:
     print(machine())
     for name, questions in QUESTIONS.items():
         folder = Path(sys.argv[1]) / name
-        print(f"\n{name:34} {'golden s':>14} {'ours s':>14} {'ours/golden-1':>13} {'search s':>9}")
+        print(f"\n{name:42} {'golden s':>14} {'ours s':>14} {'ours/golden-1':>13} {'search s':>9}")
         for index, (what, file, asked, golden) in enumerate(questions(folder)):
             if not index:
                 solved(name, folder / file, asked)
@@ -77,7 +91,7 @@ def main() -> None:
             proof = "nothing fits"
             if found is not None:
                 proof = f"{found.sets:,} sets, {'optimal' if found.optimal else f'gap {found.gap:.2%}'}"
-            print(f"{what:34} {beside} {seconds:9.2f}   {proof}", flush=True)
+            print(f"{what:42} {beside} {seconds:9.2f}   {proof}", flush=True)
 
 
 if __name__ == "__main__":

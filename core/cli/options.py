@@ -159,7 +159,7 @@ FileFormat = Annotated[
     typer.Option(
         "--format",
         metavar="NAME",
-        help="MODEL is another planner's profile: pipedream or piper. Planned under that planner's own cost.",
+        help="MODEL is another planner's profile: pipedream, piper or dnn-partitioning. Planned under its own cost.",
     ),
 ]
 MicroBatches = Annotated[

@@ -62,16 +62,20 @@ def table(plan: WorkloadPlan, form: Format) -> Table:
     from partita.cli.options import GIB
     from partita.cli.show import block_range, grid
 
-    kinds = {stage.on for stage in plan.stages}
-    choices = {
-        "on": [stage.on for stage in plan.stages] if len(kinds) > 1 else [],
-        "dp": [str(stage.data_parallel) for stage in plan.stages],
-        "tp": [str(stage.tensor_parallel) for stage in plan.stages],
-        "recomputed": [f"{len(stage.recomputed)} of {len(stage.nodes)}" for stage in plan.stages],
+    stages = plan.stages
+    columns = {
+        "on": [stage.on for stage in stages],
+        "dp": [str(stage.data_parallel) for stage in stages],
+        "tp": [str(stage.tensor_parallel) for stage in stages],
+        "recomputed": [f"{len(stage.recomputed)} of {len(stage.nodes)}" for stage in stages],
     }
-    plain = {"on": False, "dp": True, "tp": any(stage.tensor_parallel > 1 for stage in plan.stages)}
-    plain["recomputed"] = any(stage.recomputed for stage in plan.stages)
-    shown = {column: texts for column, texts in choices.items() if texts and plain.get(column, True)}
+    told = {
+        "on": any(stage.on != "accelerator" for stage in stages),
+        "dp": any(stage.data_parallel > 1 for stage in stages),
+        "tp": any(stage.tensor_parallel > 1 for stage in stages),
+        "recomputed": any(stage.recomputed for stage in stages),
+    }
+    shown = {column: texts for column, texts in columns.items() if told[column]}
     rows = grid("stage", "nodes", *shown, f"s a {form.sample}", form.bytes_are)
     slowest = max(range(len(plan.stages)), key=lambda index: plan.stages[index].seconds)
     for index, stage in enumerate(plan.stages):
@@ -90,6 +94,5 @@ def proof(plan: WorkloadPlan, seconds: float) -> str:
     if plan.optimal:
         proven = f"optimal: {bound}"
     else:
-        why = "stopped before the proof" if plan.complete else "the graph has more sets than can be gone through"
-        proven = f"not proven ({why}): {bound}, {plan.gap:.2%} less"
+        proven = f"not proven: {bound}, {plan.gap:.2%} less"
     return f"found in {duration(seconds)} among {plan.sets:,} downward-closed sets of nodes; {proven}"

@@ -8,7 +8,10 @@ from partita.errors import InputError, nearest
 from partita.workload.asked import Format
 
 # Each module has a ``FORMAT``.
-MODULES = {"pipedream": "partita.workload.pipedream", "piper": "partita.workload.piper"}
+MODULES = {
+    "dnn-partitioning": "partita.workload.placement", "pipedream": "partita.workload.pipedream",
+    "piper": "partita.workload.piper",
+}  # fmt: skip
 
 
 def format_of(name: str) -> Format:

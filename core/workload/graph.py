@@ -76,3 +76,10 @@ def field(path: str, node: str, record: Any, name: str) -> Any:
     if name not in record:
         raise InputError(f'{path}: {node}: the field "{name}" is missing; there are {", ".join(record) or "none"}')
     return record[name]
+
+
+def items(path: str, name: str, value: Any) -> list[Any]:
+    """A JSON list; InputError where it is none."""
+    if not isinstance(value, list):
+        raise InputError(f"{path}: {name}: a list is needed, found {type(value).__name__}")
+    return value

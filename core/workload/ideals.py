@@ -7,7 +7,7 @@ among them is a plan, but no proof.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
@@ -38,7 +38,7 @@ class Ideals:
         table = np.asarray(values, np.float64)
         return np.concatenate([bits @ table for bits in self._bits()])
 
-    def by(self, values: Sequence[float]) -> Ideals:
+    def by(self, values: Sequence[float] | NDArray[np.float64]) -> Ideals:
         """The same ideals, the smaller sums of their nodes' values first; a part still stands before its whole."""
         # Whole numbers, whose sums are exact: a part's sum must not come out larger than the whole's.
         table = np.asarray(values, np.float64)
@@ -80,6 +80,18 @@ def ideals(nodes: int, edges: Sequence[tuple[int, int]], most: int = MOST) -> Id
         sources[target, source] = True
     masks, finished = grow(packed(sources), most)
     return Ideals(nodes, masks, True) if finished else sample(nodes, edges)
+
+
+def rising(nodes: int, edges: Sequence[tuple[int, int]]) -> Iterator[Ideals]:
+    """A few ideals, then more where there are many, then all, or at least as many as a sample has.
+
+    What is best among some says what the best among more can't exceed, and is there when the time is over.
+    """
+    yield sample(nodes, edges, 2 * nodes)
+    found = ideals(nodes, edges)
+    if found.complete and len(found) > 3 * SAMPLED:
+        yield sample(nodes, edges)
+    yield found
 
 
 def sample(nodes: int, edges: Sequence[tuple[int, int]], most: int = SAMPLED) -> Ideals:

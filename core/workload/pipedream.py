@@ -20,7 +20,7 @@ from partita.errors import Infeasible, is_interrupt
 from partita.workload.answer import WorkloadPlan, WorkloadStage
 from partita.workload.asked import Asked, Format
 from partita.workload.graph import Profiled
-from partita.workload.ideals import Ideals, ideals, sample
+from partita.workload.ideals import Ideals, rising
 from partita.workload.pipedream_file import PipeDreamNode, read_pipedream
 from partita.workload.pipedream_sums import extend
 
@@ -69,16 +69,18 @@ def plan_pipedream(problem: PipeDreamProblem, deadline: float = inf) -> Workload
     if not problem.replication and len(nodes) < problem.workers:
         reason = f"{problem.workers} workers without replication need as many nodes, and there are {len(nodes)}"
         raise Infeasible(f"{reason}; --devices {len(nodes)}, or replication, works", [reason])
-    found = _best(problem, sample(len(nodes), edges, 2 * len(nodes)), inf, inf)
-    assert found is not None
+    found: WorkloadPlan | None = None
     try:
-        closed = ideals(len(nodes), edges)
-        better = _best(problem, closed, found.seconds_per_sample * (1 + SLACK), deadline)
+        for closed in rising(len(nodes), edges):
+            if found is None:
+                found = _best(problem, closed, inf, inf)
+            else:
+                found = _best(problem, closed, found.seconds_per_sample * (1 + SLACK), deadline) or found
     except BaseException as error:
-        if not (isinstance(error, TimeoutError) or is_interrupt(error)):
+        if found is None or not (isinstance(error, TimeoutError) or is_interrupt(error)):
             raise
-        return found
-    return better or found
+    assert found is not None
+    return found
 
 
 def _best(problem: PipeDreamProblem, closed: Ideals, below: float, deadline: float) -> WorkloadPlan | None:

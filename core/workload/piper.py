@@ -17,7 +17,7 @@ from math import inf, sqrt
 from partita.errors import Infeasible, InputError, is_interrupt, listed
 from partita.workload.answer import EXACT, WorkloadPlan, WorkloadStage
 from partita.workload.asked import Asked, Format
-from partita.workload.ideals import ideals, sample
+from partita.workload.ideals import rising
 from partita.workload.piper_file import read_piper
 from partita.workload.piper_search import PiperProblem, Search
 from partita.workload.piper_sums import extend
@@ -33,47 +33,55 @@ def plan_piper(problem: PiperProblem, deadline: float = inf) -> WorkloadPlan:
     Infeasible where no plan fits the memory, with a memory that would do; TimeoutError where that isn't known yet.
     """
     graph, memory = problem.file.graph, problem.file.memory_bytes
-    short = Search(problem, sample(len(graph.nodes), graph.edges, 2 * len(graph.nodes)))
-    bisection = Bisection(short.least_seconds, deadline, memory)
-    bisection.narrow(short, proves=False)
-    closed = short.closed
+    first: Search | None = None
+    bisection = Bisection(deadline, memory)
     try:
-        closed = ideals(len(graph.nodes), graph.edges)
-        bisection.narrow(Search(problem, closed), proves=closed.complete)
+        for closed in rising(len(graph.nodes), graph.edges):
+            search = Search(problem, closed)
+            first = first or search
+            bisection.narrow(search)
     except BaseException as error:
         if bisection.best is None or not (isinstance(error, TimeoutError) or is_interrupt(error)):
             raise
+    assert first is not None
     if bisection.best is None:
-        raise _infeasible(short)
+        raise _infeasible(first)
     bound = bisection.high if bisection.high <= bisection.low * (1 + EXACT) else bisection.low
-    return WorkloadPlan(bisection.best, bound, len(closed), closed.complete)
+    return WorkloadPlan(bisection.best, bound, bisection.sets, bisection.complete)
 
 
 class Bisection:
-    """``best``: stages of ``high`` seconds; no plan takes less than ``low``."""
+    """``best``: stages of ``high`` seconds; no plan takes less than ``low``. ``sets``: the ideals of the last search;
+    ``complete``: they were all, and it came to its end."""
 
-    def __init__(self, low: float, deadline: float, memory: float):
-        self.low, self.high = low, inf
+    def __init__(self, deadline: float, memory: float):
+        self.low, self.high = 0.0, inf
         self.best: tuple[WorkloadStage, ...] | None = None
         self.deadline, self.memory = deadline, memory
+        self.sets, self.complete = 0, False
 
-    def narrow(self, search: Search, proves: bool) -> None:
-        """Find the best plan there is in a search. ``proves``: what isn't in it isn't."""
-        if self.best is None and not self._ask(search, inf):
+    def narrow(self, search: Search) -> None:
+        """Find the best plan there is in a search."""
+        # The first search has few ideals: it is always given the time to find some plan.
+        deadline = self.deadline if self.sets else inf
+        self.sets = len(search.closed)
+        if self.best is None and not self._ask(search, inf, deadline):
             return
+        self.low = max(self.low, search.least_seconds)
         low, just_below = self.low, False
         while self.high > low * (1 + EXACT):
             just_below = self.high < low * (1 + NEAR) and not just_below
             below = self.high * (1 - EXACT / 2)
             if not just_below:
                 below = min(below, sqrt(low * self.high) if low else self.high / 2)
-            if not self._ask(search, below):
+            if not self._ask(search, below, self.deadline):
                 low = below
-                if proves and not search.given_up:
+                if search.closed.complete and not search.given_up:
                     self.low = low
+        self.complete = search.closed.complete
 
-    def _ask(self, search: Search, below: float) -> bool:
-        found = search.plan(below, self.memory, self.deadline)
+    def _ask(self, search: Search, below: float, deadline: float) -> bool:
+        found = search.plan(below, self.memory, deadline)
         if found is not None:
             self.high, self.best = max(stage.seconds for stage in found), found
         return found is not None

@@ -13,7 +13,7 @@ from typing import Any
 
 from partita.errors import InputError
 from partita.files import read_json
-from partita.workload.graph import Profiled, field, number, ordered
+from partita.workload.graph import Profiled, field, items, number, ordered
 
 WAYS = ("vanilla", "activation recomp")
 
@@ -74,7 +74,7 @@ def read_piper(path: str) -> PiperFile:
         if whole[name] < 1 or (name != "bandwidth" and whole[name] != int(whole[name])):
             raise InputError(f"{path}: top level: {name} = {whole[name]:g}: a whole number of 1 or more works")
     nodes: dict[str, PiperNode] = {}
-    for place, record in enumerate(_list(path, "nodes", field(path, "top level", document, "nodes"))):
+    for place, record in enumerate(items(path, "nodes", field(path, "top level", document, "nodes"))):
         key = str(field(path, f"node {place + 1} of the list", record, "id"))
         if key in nodes:
             raise InputError(f"{path}: node {key} is there twice")
@@ -84,7 +84,7 @@ def read_piper(path: str) -> PiperFile:
     keys = list(nodes)
     number_of = {key: place for place, key in enumerate(keys)}
     pairs: dict[tuple[int, int], float] = {}
-    for place, record in enumerate(_list(path, "edges", field(path, "top level", document, "edges"))):
+    for place, record in enumerate(items(path, "edges", field(path, "top level", document, "edges"))):
         where = f"edge {place + 1} of the list"
         ends = [str(field(path, where, record, name)) for name in ("sourceId", "destId")]
         for end in ends:
@@ -105,12 +105,6 @@ def read_piper(path: str) -> PiperFile:
 _TOP = ("maxDevices", "maxMemoryPerDevice", "bandwidth", "mbsInBatch")
 
 
-def _list(path: str, name: str, value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise InputError(f"{path}: {name}: a list is needed, found {type(value).__name__}")
-    return value
-
-
 def _node(path: str, key: str, record: Any) -> PiperNode:
     where = f"node {key}"
     degrees = field(path, where, record, "TMPCs")
@@ -120,7 +114,7 @@ def _node(path: str, key: str, record: Any) -> PiperNode:
     for degree, ways in degrees.items():
         if not degree.isdecimal() or int(degree) < 1:
             raise InputError(f'{path}: {where}: TMPCs has "{degree}"; tensor-parallel degrees such as "1" work')
-        found[int(degree)] = _degree(path, f"{where}, degree {degree}", _list(path, f"{where}, degree {degree}", ways))
+        found[int(degree)] = _degree(path, f"{where}, degree {degree}", items(path, f"{where}, degree {degree}", ways))
     name = record.get("name")
     return PiperNode(key if name is None else f"{name}.{key}", found)
 

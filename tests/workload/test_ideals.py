@@ -10,7 +10,7 @@ import pytest
 
 from partita.errors import InputError
 from partita.workload.graph import topological
-from partita.workload.ideals import Ideals, ideals, sample, unpacked
+from partita.workload.ideals import Ideals, ideals, rising, sample, unpacked
 from tests.workload.graphs import random_edges
 
 
@@ -53,6 +53,9 @@ def test_a_graph_with_too_many_gets_a_sample_of_closed_sets_from_the_empty_one_t
     assert all(not (rows[:, high] & ~rows[:, low]).any() for low, high in edges)
     assert (rows[0].sum(), rows[-1].sum()) == (0, 80)
     assert (np.diff(rows.sum(axis=1)) >= 0).all()
+    assert [(len(found), found.complete) for found in rising(80, [(n, n + 1) for n in range(79)])] == [
+        (81, False), (81, True),
+    ]  # fmt: skip
     assert len(sample(80, [(n, n + 1) for n in range(79)])) == 81
 
 

@@ -86,7 +86,7 @@ def test_a_plan_and_its_bound_where_not_all_sets_can_be_gone_through(monkeypatch
     graph = read_pipedream(str(DATA / "gnmt.graph.txt"))
     problem = PipeDreamProblem(graph, 4, 1e9)
     best = plan_pipedream(problem).seconds_per_sample
-    monkeypatch.setattr(pipedream, "ideals", lambda nodes, edges: sample(nodes, edges, 200))
+    monkeypatch.setattr(pipedream, "rising", lambda nodes, edges: [sample(nodes, edges, k) for k in (80, 200)])
     some = plan_pipedream(problem)
     late = plan_pipedream(problem, deadline=0.0)
     for found in (some, late):

@@ -45,7 +45,27 @@ def test_of_piper_people_see_what_is_computed_again(capsys: pytest.CaptureFixtur
     assert main([*BERT, *words, "--fix", "recompute=none"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "the slowest stage takes 0.25975" in out
-    assert "stage nodes dp tp s a micro-batch GiB a device" in out
+    assert "stage nodes tp s a micro-batch GiB a device" in out
+
+
+def test_of_a_placement_people_see_where_each_part_is(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = str(DATA / "dnn-partitioning" / "OperatorGraphs" / "bert_l-3_inference.json")
+    assert main(["plan", path, "--format", "dnn-partitioning"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "on 4 devices: the slowest stage takes 0.0279186 s a sample" in out
+    assert "among 1,428 downward-closed sets of nodes; optimal: no plan takes less than 0.0279186 s" in out
+    fields = {"fpgaLatency": 1, "cpuLatency": 5, "isBackwardNode": 0}
+    nodes = [{"id": n, "supportedOnFpga": n != 1, **fields} for n in range(2)]
+    edges = [{"sourceId": 0, "destId": 1, "cost": 2}]
+    document = {"maxFPGAs": 1, "maxCPUs": 1, "maxSizePerFPGA": 1, "nodes": nodes, "edges": edges}
+    (tmp_path / "g.json").write_text(json.dumps(document))
+    assert main(["plan", str(tmp_path / "g.json"), "--format", "dnn-partitioning"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "stage nodes on s a sample GiB" in out
+    assert "0 0 accelerator 0.003 0 1 1 CPU 0.005 slowest 0" in out
+    (tmp_path / "g.json").write_text(json.dumps({**document, "maxCPUs": 0}))
+    assert main(["plan", str(tmp_path / "g.json"), "--format", "dnn-partitioning"]) == 1
+    assert "no contiguous split over 1 accelerators of " in capsys.readouterr().err
 
 
 def test_what_does_not_fit_is_said_with_what_would(capsys: pytest.CaptureFixture[str]) -> None:

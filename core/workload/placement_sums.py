@@ -1,0 +1,111 @@
+"""Compiled: the dynamic programme over ideals of ``placement``."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from partita.planner.joint.compiled import compiled
+from partita.workload.bits import within
+
+
+@compiled
+def divided(masks, groups, weights):
+    """Of each ideal the groups of units of which it has some and not all: as places in one list [ideals + 1], that
+    list, and the sum of their weights [ideals]. ``groups`` [groups, words]."""
+    starts = np.zeros(masks.shape[0] + 1, np.int64)
+    sums = np.zeros(masks.shape[0])
+    listed = np.zeros(0, np.int64)
+    # Counted first, then filled.
+    for fill in range(2):
+        place = 0
+        for ideal in range(masks.shape[0]):
+            for group in range(groups.shape[0]):
+                some, every = False, True
+                for word in range(masks.shape[1]):
+                    some = some or (groups[group, word] & masks[ideal, word]) != 0
+                    every = every and (groups[group, word] & ~masks[ideal, word]) == 0
+                if some and not every:
+                    if fill == 1:
+                        listed[place] = group
+                        sums[ideal] += weights[group]
+                    place += 1
+            starts[ideal + 1] = place
+        if fill == 0:
+            listed = np.zeros(place, np.int64)
+    return starts, listed, sums
+
+
+@compiled
+def moved(low, high, starts, listed, sums, groups, weights, masks):
+    """The weights of the groups of which what is between two ideals has some and not all."""
+    found = sums[low] + sums[high]
+    for place in range(starts[low], starts[low + 1]):
+        group = listed[place]
+        # Divided by the smaller ideal; by the larger one too, unless that has all of it.
+        whole, untouched = True, True
+        for word in range(masks.shape[1]):
+            whole = whole and (groups[group, word] & ~masks[high, word]) == 0
+            untouched = untouched and (groups[group, word] & masks[high, word] & ~masks[low, word]) == 0
+        if not whole:
+            found -= 2 * weights[group] if untouched else weights[group]
+    return max(found, 0.0)
+
+
+@compiled
+def extend(
+    masks, table, starts, listed, sums, groups, weights, memory, ahead, below, best, before, numbers, lows, live, start,
+    stop,
+):  # fmt: skip
+    """Fill the rows ``start`` to ``stop`` of ``best`` [ideals, accelerators + 1, CPUs + 1]: the least largest load.
+
+    ``table`` [ideals, 4]: seconds on accelerators, which never fall from row to row, seconds on CPUs, bytes, and units
+    that can't be on an accelerator. ``ahead`` [accelerators + 1, CPUs + 1]: the most accelerator seconds that those
+    which aren't used yet can take over. ``before`` gets the ideal before the last device's units and what that is (0:
+    an accelerator, 1: a CPU). Loads over ``below`` aren't looked at. ``numbers`` and ``lows``: the first ``live``
+    entries are of ideals that can be done; the new number of them is returned.
+    """
+    accelerators, cpus = best.shape[1], best.shape[2]
+    total = table[-1, 0]
+    for ideal in range(start, stop):
+        left = total - table[ideal, 0]
+        if left > ahead[0, 0] * (1 + 1e-9):
+            continue
+        for index in range(live - 1, -1, -1):
+            low = numbers[index]
+            seconds = table[ideal, 0] - table[low, 0]
+            slow = table[ideal, 1] - table[low, 1]
+            fast = seconds <= below and table[ideal, 3] == table[low, 3] and table[ideal, 2] - table[low, 2] <= memory
+            if not (fast or (cpus > 1 and slow <= below)) or not within(lows[index], masks[ideal]):
+                continue
+            if fast:
+                # What is moved is at least what only one of the two ideals divides; no more, where none is by both.
+                none = starts[low] == starts[low + 1] or starts[ideal] == starts[ideal + 1]
+                apart = none or listed[starts[low + 1] - 1] < listed[starts[ideal]]
+                least = seconds + (sums[ideal] + sums[low] if apart else abs(sums[ideal] - sums[low]))
+                fast = False
+                for k in range(1, accelerators):
+                    for c in range(cpus):
+                        fast = fast or max(best[low, k - 1, c], least) < best[ideal, k, c]
+            if fast:
+                load = least
+                if not apart:
+                    load = seconds + moved(low, ideal, starts, listed, sums, groups, weights, masks)
+                if load <= below:
+                    for k in range(1, accelerators):
+                        for c in range(cpus):
+                            largest = max(best[low, k - 1, c], load)
+                            if largest < best[ideal, k, c] and largest <= below and left <= ahead[k, c] * (1 + 1e-9):
+                                best[ideal, k, c] = largest
+                                before[ideal, k, c, 0], before[ideal, k, c, 1] = low, 0
+            if slow <= below:
+                for k in range(accelerators):
+                    for c in range(1, cpus):
+                        largest = max(best[low, k, c - 1], slow)
+                        if largest < best[ideal, k, c] and largest <= below and left <= ahead[k, c] * (1 + 1e-9):
+                            best[ideal, k, c] = largest
+                            before[ideal, k, c, 0], before[ideal, k, c, 1] = low, 1
+        if best[ideal].min() < np.inf:
+            numbers[live] = ideal
+            lows[live] = masks[ideal]
+            live += 1
+    return live
