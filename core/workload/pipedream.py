@@ -76,6 +76,8 @@ def plan_pipedream(problem: PipeDreamProblem, deadline: float = inf) -> Workload
                 found = _best(problem, closed, inf, inf)
             else:
                 found = _best(problem, closed, found.seconds_per_sample * (1 + SLACK), deadline) or found
+            if found is not None and found.optimal:
+                break
     except BaseException as error:
         if found is None or not (isinstance(error, TimeoutError) or is_interrupt(error)):
             raise

@@ -72,7 +72,8 @@ class PlacementProblem:
     def bound_seconds(self) -> float:
         """Less than this isn't enough for all units, or for the one that takes longest where it takes least."""
         fast, slow = self.table[:, 0], self.table[:, 1]
-        fastest = np.where(self.table[:, 3] > 0, inf, fast) if self.accelerators else np.full(len(fast), inf)
+        there = (self.table[:, 3] == 0) & (self.table[:, 2] <= self.memory_bytes) & (self.accelerators > 0)
+        fastest = np.where(there, fast, inf)
         low = float(np.minimum(fastest, slow).max()) if self.file.cpus else float(fastest.max())
         high = max(low, float(fast.sum()), float(slow.sum()))
         while high - low > EXACT * high:
@@ -92,6 +93,8 @@ def plan_placement(problem: PlacementProblem, deadline: float = inf) -> Workload
         for index, closed in enumerate(rising(count, edges)):
             below = inf if found is None else found.seconds_per_sample * (1 + SLACK)
             found = _best(problem, closed, below, deadline if index else inf) or found
+            if found is not None and found.optimal:
+                break
     except BaseException as error:
         if found is None or not (isinstance(error, TimeoutError) or is_interrupt(error)):
             raise

