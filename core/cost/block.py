@@ -49,10 +49,11 @@ class BlockCost:
     ``attention``, ``repeated`` (in the backward pass, whatever the block's own recomputation) and ``weighted`` (it has
     a gradient of weights) have one entry a kernel that is issued.
     ``issued`` are those kernels, and the ones that a graph doesn't name; ``samples`` are the graph's.
-    ``saved_bytes`` are kept for the backward pass, ``temporary_bytes`` exist for the gradients of one op at a time and
-    for what is computed again. ``reductions`` and ``entries`` are the bytes of the tensors that are all-reduced over
-    the tensor axis forward and backward; ``exchanges`` all other collectives. ``trains``: a gradient flows through it;
-    a block of a pass that only recycles has no backward pass and keeps nothing.
+    ``saved_bytes`` are kept for the backward pass, of which ``shared_bytes`` are as many whatever the samples;
+    ``temporary_bytes`` exist for the gradients of one op at a time and for what is computed again. ``reductions`` and
+    ``entries`` are the bytes of the tensors that are all-reduced over the tensor axis forward and backward;
+    ``exchanges`` all other collectives. ``trains``: a gradient flows through it; a block of a pass that only recycles
+    has no backward pass and keeps nothing.
     """
 
     flops: np.ndarray
@@ -76,6 +77,7 @@ class BlockCost:
     item_bytes: int = 2
     shape: BlockShape | None = None
     samples: int = 1
+    shared_bytes: float = 0.0
 
     def compute_seconds(self, device: Device, peak: float, ratio: float, threads: int = 1) -> float:
         """Forward seconds without collectives, for ``ratio`` times the graph's samples.
@@ -123,10 +125,11 @@ class BlockCost:
         return 3.0 * self.trained * self.item_bytes / speed
 
     def kept_bytes(self, device: Device, ratio: float) -> float:
-        """Bytes kept for the backward pass of that many samples: measured, or ``saved_bytes``."""
+        """Bytes kept for the backward pass of that many samples: measured, or ``saved_bytes`` of them. What several
+        blocks of a stage keep of a value that all samples share counts in each."""
         measured = device.measured
         found = None if measured is None else measured.kept_bytes(self.shape, ratio * self.samples)
-        return self.saved_bytes * ratio if found is None else found
+        return (self.saved_bytes - self.shared_bytes) * ratio + self.shared_bytes if found is None else found
 
     def repeated_seconds(self, device: Device, peak: float, ratio: float, threads: int = 1) -> float:
         """Seconds of what the backward pass computes again: of a measured forward the part that the model gives it."""
@@ -245,6 +248,7 @@ def divided_cost(
         item_bytes=item(next((graph.tensor[name].dtype for name in owner.parameters), "float32")),
         shape=block_shape(graph, owner, division, sum(local.values())),
         samples=graph.samples,
+        shared_bytes=held.shared_bytes,
     )
 
 

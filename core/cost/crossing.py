@@ -11,18 +11,30 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from partita.cost.samples import Amount, amount
 from partita.graph.model import Graph
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """Bytes at each of the n + 1 cuts (cut j is before block j) for the graph's samples, forward and backward; and how
-    many values they are."""
+    """Bytes at each of the n + 1 cuts (cut j is before block j), forward and backward; and how many values they are."""
 
-    forward_bytes: np.ndarray
-    backward_bytes: np.ndarray
+    forward: Amount
+    backward: Amount
     forward_values: np.ndarray
     backward_values: np.ndarray
+
+    @property
+    def forward_bytes(self) -> np.ndarray:
+        """Of the graph's samples."""
+        found: np.ndarray = self.forward.of(1.0)
+        return found
+
+    @property
+    def backward_bytes(self) -> np.ndarray:
+        """Of the graph's samples."""
+        found: np.ndarray = self.backward.of(1.0)
+        return found
 
 
 def crossing(graph: Graph, item: Callable[[str], int]) -> Crossing:
@@ -33,7 +45,8 @@ def crossing(graph: Graph, item: Callable[[str], int]) -> Crossing:
         for name in op.inputs:
             last[name] = position[op.block]
     depends = {tensor.name for tensor in graph.tensors if tensor.role == "parameter"}
-    forward, backward, values, gradients = (np.zeros(len(graph.blocks) + 1) for _ in range(4))
+    values, gradients, *each = (np.zeros(len(graph.blocks) + 1) for _ in range(6))
+    forward, backward = Amount(*each[:2]), Amount(*each[2:])
     for op in graph.ops:
         if depends.isdisjoint(op.inputs):
             continue
@@ -41,11 +54,10 @@ def crossing(graph: Graph, item: Callable[[str], int]) -> Crossing:
         made = position[op.block]
         for name in op.outputs:
             if (until := last.get(name, made)) > made:
-                tensor = graph.tensor[name]
-                size = tensor.elements * item(tensor.dtype)
-                forward[made + 1 : until + 1] += size
-                values[made + 1 : until + 1] += 1
-                if tensor.gradient:
-                    backward[made + 1 : until + 1] += size
-                    gradients[made + 1 : until + 1] += 1
+                size, cuts = amount(graph, name, item), slice(made + 1, until + 1)
+                trains = graph.tensor[name].gradient
+                for found, count in ((forward, values), (backward, gradients))[: 1 + trains]:
+                    found.growing[cuts] += size.growing
+                    found.shared[cuts] += size.shared
+                    count[cuts] += 1
     return Crossing(forward, backward, values, gradients)

@@ -19,9 +19,11 @@ from partita.graph.model import Graph, Op
 
 @dataclass(frozen=True)
 class Kept:
-    """Bytes on one device. ``again_bytes``: the largest part that is computed again, there for its gradients alone."""
+    """Bytes on one device. ``shared_bytes``: those of ``saved_bytes`` that don't grow with the samples;
+    ``again_bytes``: the largest part that is computed again, there for its gradients alone."""
 
     saved_bytes: float
+    shared_bytes: float
     again_bytes: float
     unknown: frozenset[str]
 
@@ -56,7 +58,7 @@ def kept(
         return made_bytes(saved, {name for op in inside for name in op.outputs})
 
     rest = saved_tensors(graph, outside, part.rest, beside, item, computed_again)
-    names, extra, unknown = set(rest.tensors), [*rest.extra_bytes.values()], set(rest.unknown)
+    names, unknown = set(rest.tensors), set(rest.unknown)
     again = [attention_bytes(one) for one in attentions if not any(one & found.ops for found in sharded)]
     for found in sharded:
         inside = [op for op in ops if op.name in found.ops]
@@ -67,4 +69,13 @@ def kept(
         shard = made_bytes(all_of_it, made)
         shard += max((attention_bytes(one) for one in attentions if one & found.ops), default=0.0)
         again.append(shard / cut_of[found.name].shards)
-    return Kept(fsum([*sorted(size(name) for name in names), *extra]), max(again, default=0.0), frozenset(unknown))
+    shared = [size(name) for name in sorted(names - graph.sampled)]
+    shared += [rest.extra_bytes[op.name] for op in outside if op.name in rest.extra_bytes and _is_shared(graph, op)]
+    return Kept(
+        fsum([*sorted(size(name) for name in names), *rest.extra_bytes.values()]), fsum(shared),
+        max(again, default=0.0), frozenset(unknown),
+    )  # fmt: skip
+
+
+def _is_shared(graph: Graph, op: Op) -> bool:
+    return graph.sampled.isdisjoint(op.outputs)

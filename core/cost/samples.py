@@ -1,15 +1,44 @@
-"""What devices that divide a block's samples among them exchange inside it: nothing, but for two things.
+"""What grows with the samples of a turn, and what all samples share: positions, a bias by distance, a loss.
 
-The gradient of a value that all samples share (positions, a bias by distance) is a sum over all of them, and so is a
-loss. Neither grows with the samples.
+A shared value is as large in every turn, and as large on each copy. Devices that divide a block's samples among them
+exchange nothing inside it but its gradient, which is a sum over all of them, and a loss.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from partita.graph.model import Graph
+
+
+@dataclass(frozen=True)
+class Amount:
+    """Bytes for the graph's samples, numbers or arrays: ``growing`` with the samples, and ``shared`` by them."""
+
+    growing: Any
+    shared: Any
+
+    def of(self, ratio: Any, times: Any = 1.0) -> Any:
+        """For ``ratio`` times the graph's samples, and so many times what they share."""
+        return self.growing * ratio + self.shared * times
+
+    def __getitem__(self, at: Any) -> Amount:
+        return Amount(self.growing[at], self.shared[at])
+
+    def __add__(self, other: Amount) -> Amount:
+        return Amount(self.growing + other.growing, self.shared + other.shared)
+
+
+NOTHING = Amount(0.0, 0.0)
+
+
+def amount(graph: Graph, name: str, item: Callable[[str], int]) -> Amount:
+    """A tensor's bytes; ``item``: those of an element of a dtype."""
+    tensor = graph.tensor[name]
+    size = float(tensor.elements * item(tensor.dtype))
+    return Amount(size, 0.0) if name in graph.sampled else Amount(0.0, size)
 
 
 @dataclass(frozen=True)
@@ -22,25 +51,16 @@ class SharedValues:
     backward_bytes: float
 
 
-def sampled(graph: Graph) -> frozenset[str]:
-    """Inputs of the model and the values made from them: they differ from sample to sample."""
-    found = {tensor.name for tensor in graph.tensors if tensor.role == "input"}
-    for op in graph.ops:
-        if not found.isdisjoint(op.inputs):
-            found.update(op.outputs)
-    return frozenset(found)
-
-
-def shared_values(graph: Graph, block: str, item: Callable[[str], int], sampled: frozenset[str]) -> SharedValues:
-    """What such a block sums over the devices that divide its samples; ``sampled`` as of the function above."""
+def shared_values(graph: Graph, block: str, item: Callable[[str], int]) -> SharedValues:
+    """What such a block sums over the devices that divide its samples."""
     entered: dict[str, None] = {}
     summed: dict[str, None] = {}
     for op in graph.block_ops[block]:
-        if sampled.isdisjoint(op.inputs):
+        if graph.sampled.isdisjoint(op.outputs):
             continue
         for name in op.inputs:
             tensor = graph.tensor[name]
-            if name not in sampled and tensor.role == "value" and tensor.gradient:
+            if name not in graph.sampled and tensor.role == "value" and tensor.gradient:
                 entered[name] = None
         summed.update((name, None) for name in op.outputs if not graph.tensor[name].shape)
 

@@ -55,6 +55,9 @@ def saved_tensors(
     unknown: set[str] = set()
     inside = {name for op in ops if op.name in again for name in op.outputs}
     for op in ops:
+        # What another block laid out for each sample has the memory of what it was made from.
+        makers = {name: graph.producer[name] for name in op.inputs if name in graph.producer and name not in root}
+        root.update({name: maker.inputs[0] for name, maker in makers.items() if maker.kind == "expand"})
         if op.inputs and (op.kind in VIEWS or _drops_nothing(op)):
             source = op.inputs[0]
             root.update(dict.fromkeys(op.outputs, root.get(source, source)))

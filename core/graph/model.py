@@ -144,6 +144,23 @@ class Graph:
         return frozenset(found)
 
     @cached_property
+    def sampled(self) -> frozenset[str]:
+        """Inputs and the values made from them, which differ from sample to sample, and what is laid out once for each
+        sample (learned queries, say). All samples share the rest, which is as large whatever their number."""
+        found = {tensor.name for tensor in self.tensors if tensor.role == "input"}
+        for op in self.ops:
+            if not found.isdisjoint(op.inputs) or self._for_each_sample(op):
+                found.update(op.outputs)
+        return frozenset(found)
+
+    def _for_each_sample(self, op: Op) -> bool:
+        """Whether an op repeats what it reads for each sample. Of one sample no shape can tell: there the kind does."""
+        if op.kind not in ("expand", "repeat") or not op.inputs:
+            return False
+        read, made = self.tensor[op.inputs[0]].shape, self.tensor[op.outputs[0]].shape
+        return made[:1] == (self.samples,) and (len(read) < len(made) or read[:1] == (1,))
+
+    @cached_property
     def readers(self) -> Mapping[str, tuple[str, ...]]:
         """For each tensor that an op reads the blocks that do, in order."""
         found: dict[str, dict[str, None]] = {}

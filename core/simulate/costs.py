@@ -5,7 +5,7 @@ Nothing is priced here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -51,7 +51,7 @@ def costs(
     tasks, collective = _tasks(stages)
     _, counted = _tasks(stages.on(whole_links(cluster)))
     return Costs(
-        tasks, collective, counted, _sizes(stages.item, [stages.ratio(stage) for stage in plan.stages]),
+        tasks, collective, counted, _sizes(stages),
         tuple(stages.memory(index) for index in range(len(plan.stages))), stages_table(stages, tasks),
     )  # fmt: skip
 
@@ -78,15 +78,14 @@ def _tasks(stages: Stages) -> tuple[dict[tuple[int, str], float], dict[tuple[int
     return tasks, collective
 
 
-def _sizes(item: Callable[[str], int], ratios: Sequence[float]) -> Callable[[Transfer], float]:
-    """Bytes of a message: a micro-batch's values grow with its samples, and have the precision's dtype.
-
-    ``ratios``: the samples of a stage's turn in units of the graph's. What goes in parts has its samples in its shape.
-    """
+def _sizes(stages: Stages) -> Callable[[Transfer], float]:
+    """Bytes of a message, in the precision's dtype: values grow with the samples of a turn, but for those that all
+    samples share. What goes in parts has its samples in its shape."""
+    ratios = [stages.ratio(stage) for stage in stages.plan.stages]
 
     def size_bytes(transfer: Transfer) -> float:
-        size = prod(transfer.shape) * item(transfer.dtype)
-        whole = transfer.samples is None and not transfer.what.startswith("parameter")
-        return size * ratios[transfer.source] if whole else size
+        size = prod(transfer.shape) * stages.item(transfer.dtype)
+        grows = transfer.samples is None and transfer.tensor in stages.graph.sampled
+        return size * ratios[transfer.source] if grows else size
 
     return size_bytes

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 from partita.cluster import Cluster
 from partita.cost.precision import item_bytes
-from partita.cost.samples import sampled
+from partita.cost.samples import amount
 from partita.errors import listed
 from partita.graph import Graph
 from partita.graph.edges import block_edges, paths_behind
-from partita.plan import Order, Plan
+from partita.plan import Order, Plan, Stage
 from partita.planner.words import duration, gib
 from partita.schedules import find
 from partita.simulate.predict import as_simulated, predicted
@@ -84,19 +84,19 @@ def stage_graph(graph: Graph, plan: Plan) -> StageGraph:
     """
     require_blocks(graph, plan)
     pairs = edges_between(graph, plan)
-    item, grows = item_bytes(graph, plan.precision), sampled(graph)
+    item = item_bytes(graph, plan.precision)
     stage_of = {block: index for index, stage in enumerate(plan.stages) for block in stage.blocks}
 
-    def size(name: str, samples: int) -> float:
-        tensor = graph.tensor[name]
-        return tensor.elements * item(tensor.dtype) * (samples / graph.samples if name in grows else 1.0)
+    def size(name: str, maker: Stage) -> float:
+        found: float = amount(graph, name, item).of(maker.samples / graph.samples, maker.dp)
+        return found
 
     values: dict[tuple[int, int], dict[str, None]] = {pair: {} for pair in pairs}
     for (maker, reader), names in block_edges(graph).items():
         if (pair := (stage_of[maker], stage_of[reader])) in values:
             values[pair].update(dict.fromkeys(names))
     edges = tuple(
-        Edge(*pair, tuple(names), sum(size(name, plan.stages[pair[0]].samples) for name in names))
+        Edge(*pair, tuple(names), sum(size(name, plan.stages[pair[0]]) for name in names))
         for pair, names in values.items()
     )
     return StageGraph(edges, tuple(paths_behind(pairs, len(plan.stages))))

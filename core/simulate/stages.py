@@ -24,7 +24,7 @@ from partita.cost.divide import division, whole_samples
 from partita.cost.division import AttentionKernel, Division, along_sequence, split
 from partita.cost.ending import update_seconds, update_start_seconds
 from partita.cost.precision import item_bytes, peak_flops
-from partita.cost.samples import sampled, shared_values
+from partita.cost.samples import shared_values
 from partita.cost.stage import (
     Computed,
     Ending,
@@ -86,13 +86,8 @@ class Stages:
         return along_sequence(self.graph)
 
     @cached_property
-    def sampled(self) -> frozenset[str]:
-        """Values that differ from sample to sample."""
-        return sampled(self.graph)
-
-    @cached_property
     def crossing(self) -> Crossing:
-        """What crosses each cut, for the graph's samples."""
+        """What crosses each cut."""
         return crossing(self.graph, self.item)
 
     def division(self, stage: Stage, block: str, strategy: Strategy) -> Division:
@@ -185,7 +180,7 @@ class Stages:
             up += group.seconds(each.backward_rounds, each.backward_bytes * ratio)
             if axis.name in strategy.cut_axes("batch"):
                 # Whatever the samples.
-                same = shared_values(self.graph, block, self.item, self.sampled)
+                same = shared_values(self.graph, block, self.item)
                 down += group.seconds(2 * same.forward, 2 * same.forward_bytes)
                 up += group.seconds(2 * same.backward, 2 * same.backward_bytes)
         gathered, scattered = weight_seconds(
@@ -211,11 +206,11 @@ class Stages:
         whole, totals = frozenset[str](), [0.0, 0.0]
         cuts = [*(self.number[block] for block in stage.blocks), self.number[stage.blocks[-1]] + 1]
         for at, (before, after) in zip(cuts, pairwise([whole, *flows, whole]), strict=True):
-            moved = ((self.crossing.forward_bytes[at], self.crossing.forward_values[at], before, after),
-                     (self.crossing.backward_bytes[at], self.crossing.backward_values[at], after, before))  # fmt: skip
+            moved = ((self.crossing.forward[at], self.crossing.forward_values[at], before, after),
+                     (self.crossing.backward[at], self.crossing.backward_values[at], after, before))  # fmt: skip
             for phase, (size, values, pieces, needed) in enumerate(moved):
                 if axes := pieces - needed:
-                    each = float(size) * self.ratio(stage) / prod(sizes[axis] for axis in pieces & needed)
+                    each = float(size.of(self.ratio(stage))) / prod(sizes[axis] for axis in pieces & needed)
                     totals[phase] += self.group(stage, axes).seconds(float(values), each)
         return totals[0], totals[1]
 
@@ -286,7 +281,7 @@ class Stages:
             trains = trains or cost.trains
         if stage.strategies[0].offload:
             # What came from other stages is held as it came.
-            held += float(self.crossing.forward_bytes[self.number[stage.blocks[0]]]) * self.ratio(stage)
+            held += float(self.crossing.forward[self.number[stage.blocks[0]]].of(self.ratio(stage)))
         if not trains:
             # Nothing is kept, and there are no backward turns: what is there is there while forward turns run.
             held, temporary = temporary, 0.0
@@ -304,7 +299,7 @@ class Stages:
             return 0.0
         divided, ratio = self.divided(stage, block, strategy)
         pieces = divided.samples * divided.context * divided.sequence
-        entering = float(self.crossing.forward_bytes[self.number[block]]) * ratio / pieces
+        entering = float(self.crossing.forward[self.number[block]].of(ratio / pieces))
         kept = cost.kept_bytes(self.device(stage), ratio)
         return float(held_bytes(kept, entering, float(cost.trains), strategy.recompute == "full"))
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from partita.cost.collective import point_to_point_seconds
-from partita.planner.joint.boundary import boundary_share, messages
+from partita.planner.joint.boundary import boundary_bytes, messages
 from partita.planner.joint.formula import FORMULAS
 from partita.planner.joint.table import Chosen, JointTable, Prices
 from partita.simulate.stages import Stages
@@ -88,7 +88,6 @@ def _transfer(stages: Stages, index: int, crosses: bool) -> tuple[float, float]:
     at, devices = stages.number[after.blocks[0]], (*before.devices, *after.devices)
     link = stages.cluster.link(crosses, devices)
     ports, ratio = ((before.dp, before.width), (after.dp, after.width)), before.samples / stages.graph.samples
-    sizes = stages.crossing.forward_bytes[at], stages.crossing.backward_bytes[at]
-    shares = boundary_share(*ports[0], *ports[1]), boundary_share(*ports[1], *ports[0])
-    forward, backward = (float(size) * ratio * share for size, share in zip(sizes, shares, strict=True))
+    forward = boundary_bytes(stages.crossing.forward[at], ratio, *ports)
+    backward = boundary_bytes(stages.crossing.backward[at], ratio, *reversed(ports))
     return point_to_point_seconds(forward, link), point_to_point_seconds(backward, link)

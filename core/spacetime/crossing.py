@@ -68,8 +68,10 @@ class Rows:
         self._tags: dict[int, Mapping[tuple[str, int], int]] = {}
 
     def of(self, stage: int, tensor: str) -> tuple[int, ...] | None:
-        """The shape of one sample's part; None where dim 0 isn't known to be that of samples."""
+        """The shape of one sample's part; None where all share it or dim 0 isn't known to be that of samples."""
         graph = self.graphs[stage]
+        if tensor not in graph.sampled:
+            return None
         if id(graph) not in self._tags:
             self._tags[id(graph)] = flow_tags(graph, ("batch",))["batch"]
         shape = graph.tensor[tensor].shape

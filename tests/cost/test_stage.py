@@ -14,7 +14,7 @@ from partita.cost.block import divided_cost
 from partita.cost.division import ClassCut, Division
 from partita.cost.ending import update_seconds, update_start_seconds
 from partita.cost.precision import item_bytes
-from partita.cost.samples import sampled, shared_values
+from partita.cost.samples import shared_values
 from partita.cost.stage import (
     Computed,
     Ending,
@@ -157,9 +157,9 @@ def test_kept_and_temporary_bytes_by_hand():
 def test_what_all_samples_share_is_summed_over_those_who_divide_them():
     config = {"model_type": "gpt2", "vocab_size": 512, "n_positions": 64, "n_embd": 96, "n_layer": 2, "n_head": 8}
     graph = capture_config(config, seq=64, samples=2, dtype="float16")
-    item, differ = item_bytes(graph, "fp16"), sampled(graph)
+    item = item_bytes(graph, "fp16")
     names = [block.name for block in graph.blocks]
-    found = {name: shared_values(graph, name, item, differ) for name in names}
+    found = {name: shared_values(graph, name, item) for name in names}
     # Positions, backward; the loss, forward.
     assert (found[names[0]].backward, found[names[0]].backward_bytes) == (1, 64 * 96 * 2)
     assert found[names[-1]].forward == 1

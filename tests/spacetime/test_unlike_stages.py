@@ -22,7 +22,7 @@ from partita.plugins.capture_huggingface import capture_config
 from partita.redistribution import View
 from partita.schedules import Turn, find
 from partita.schedules.turn import in_flight
-from partita.spacetime.lower import lower
+from partita.spacetime.lower import lower, lower_to_time
 from partita.spacetime.program import Program, Share, Task
 from partita.spacetime.prove import prove
 from tests.redistribution.materialise import materialise
@@ -305,9 +305,13 @@ def test_what_has_no_samples_is_whole_or_refused() -> None:
     program = lowered(t5, Case(parts, batch=4, sizes=sizes))
     # The table from which the bias is read lies in both stages; the encoder's own is shared.
     assert any(t.kind == "join" for queue in program.queues.values() for t in queue)
+    odd = Case((Part(micro_batches=1), Part(micro_batches=2)), batch=4, sizes=sizes)
     with pytest.raises(PlanError, match="its first dim isn't known to be that of samples") as error:
-        lowered(t5, Case((Part(micro_batches=1), Part(micro_batches=2)), batch=4, sizes=sizes))
+        lowered(t5, odd)
     assert "crosses from stage 0 to stage 1, whose copies take 4 and 2 samples a turn" in str(error.value)
+    # Of one sample too, whose bias has a first dim of one: what can't run isn't simulated.
+    with pytest.raises(PlanError, match="its first dim isn't known to be that of samples"):
+        lower_to_time(t5(1), plan(t5, odd))
 
 
 @pytest.mark.parametrize("counts", [(4, 4), (8, 2, 4), (2, 8), (3, 2), (6, 4, 3), (1, 12, 1), (12, 12, 12, 4)])

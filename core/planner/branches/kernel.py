@@ -9,8 +9,8 @@ from partita.planner.joint.compiled import compiled
 
 @compiled
 def stages_before(
-    taken, choices, at, points, seconds, weighed, flight_of, units, prices_of, crosses, leaving_f, leaving_b, share,
-    latency, per_byte, limit,
+    taken, choices, at, points, seconds, weighed, flight_of, units, prices_of, crosses, leaving, share, latency,
+    per_byte, limit,
 ):  # fmt: skip
     """Stages that begin at point ``at`` and end at any later one."""
     deep, all_units = taken.shape[1] - 1, taken.shape[2] - 1
@@ -31,11 +31,11 @@ def stages_before(
                     v = prices_of[k, begin]
                     if v < 0 or not weighed[w, v, i, j] < limit:
                         continue
-                    moved = (leaving_f[i, j] + leaving_b[i, j]) * share[k] * per_byte[cross]
-                    if leaving_f[i, j] > 0:
-                        moved += latency[cross]
-                    if leaving_b[i, j] > 0:
-                        moved += latency[cross]
+                    size = (leaving[0, i, j] + leaving[1, i, j]) * share[k] + leaving[2, i, j] + leaving[3, i, j]
+                    moved = size * per_byte[cross]
+                    for way in range(2):
+                        if leaving[way, i, j] + leaving[way + 2, i, j] > 0:
+                            moved += latency[cross]
                     if not moved < limit:
                         continue
                     took = rest + seconds[w, v, i, j] + moved

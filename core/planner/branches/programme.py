@@ -76,7 +76,7 @@ class Programme:
         self.later = 1.0 / max(1, table.micro_batches - 1)
         self.arrays = (
             np.ascontiguousarray(table.units, np.int64), np.ascontiguousarray(table.prices_of, np.int64),
-            np.ascontiguousarray(table.crosses, np.int64), *traffic.leaving, traffic.own_share, *traffic.links,
+            np.ascontiguousarray(table.crosses, np.int64), traffic.leaving, traffic.own_share, *traffic.links,
         )  # fmt: skip
         self._first()
         self._bounded: set[tuple[int, int]] = set()

@@ -8,9 +8,10 @@ from functools import cached_property
 
 import numpy as np
 
+from partita.cost.samples import NOTHING, Amount, amount
 from partita.graph import Graph
 from partita.graph.edges import block_edges
-from partita.planner.joint.boundary import boundary_share
+from partita.planner.joint.boundary import boundary_bytes, boundary_share
 from partita.planner.joint.price import Pricing
 from partita.planner.joint.sharp import Moved
 from partita.planner.joint.space import Family, Shape
@@ -19,12 +20,12 @@ from partita.planner.joint.stage_ways import Places
 
 @dataclass(frozen=True)
 class Value:
-    """A value between blocks, by number; bytes of the graph's samples, the gradient's backwards."""
+    """A value between blocks, by number, and its gradient backwards."""
 
     maker: int
     readers: tuple[int, ...]
-    forward_bytes: float
-    backward_bytes: float
+    forward: Amount
+    backward: Amount
 
 
 def values(pricing: Pricing) -> tuple[Value, ...]:
@@ -37,9 +38,8 @@ def values(pricing: Pricing) -> tuple[Value, ...]:
             readers.setdefault(name, (place[maker], []))[1].append(place[reader])
     found = []
     for name, (made, read) in readers.items():
-        tensor = graph.tensor[name]
-        size = float(tensor.elements * pricing.kinds.item(tensor.dtype))
-        found.append(Value(made, tuple(read), size, size if tensor.gradient else 0.0))
+        size = amount(graph, name, pricing.kinds.item)
+        found.append(Value(made, tuple(read), size, size if graph.tensor[name].gradient else NOTHING))
     return tuple(found)
 
 
@@ -59,15 +59,16 @@ class Traffic:
     values: tuple[Value, ...]
 
     @cached_property
-    def leaving(self) -> tuple[np.ndarray, np.ndarray]:
-        """[n, n + 1] each: bytes of a turn that blocks i … j − 1 send on, and get back: each value once."""
+    def leaving(self) -> np.ndarray:
+        """[4, n, n + 1]: bytes of a turn that blocks i … j − 1 send on, and get back, each value once; and the same of
+        what all samples share."""
         n, ratio = len(self.pricing.problem.graph.blocks), self.samples / self.pricing.problem.graph.samples
-        forward, backward = np.zeros((n, n + 1)), np.zeros((n, n + 1))
+        found = np.zeros((4, n, n + 1))
         for value in self.values:
-            where = np.s_[: value.maker + 1, value.maker + 1 : max(value.readers) + 1]
-            forward[where] += value.forward_bytes * ratio
-            backward[where] += value.backward_bytes * ratio
-        return forward, backward
+            each = [value.forward.growing * ratio, value.backward.growing * ratio]
+            each += [value.forward.shared, value.backward.shared]
+            found[:, : value.maker + 1, value.maker + 1 : max(value.readers) + 1] += np.array(each)[:, None, None]
+        return found
 
     @cached_property
     def links(self) -> tuple[np.ndarray, np.ndarray]:
@@ -81,41 +82,41 @@ class Traffic:
     @cached_property
     def own_share(self) -> np.ndarray:
         """[K]: the part of a turn's samples that a device sends to a stage of its own shape."""
-        return np.array([self._share(shape, shape) for shape in self.family.shapes])
-
-    @staticmethod
-    def _share(one: Shape, other: Shape) -> float:
-        return boundary_share(one.dp, one.width, other.dp, other.width)
+        ports = [_port(shape) for shape in self.family.shapes]
+        return np.array([boundary_share(*port, *port) for port in ports])
 
     def moved(self, places: Places) -> dict[tuple[int, int], Moved]:
         """Seconds of each edge between stages, forward and backward."""
         stage_of = [0] * len(self.pricing.problem.graph.blocks)
         for at, place in enumerate(places):
             stage_of[place.start : place.stop] = [at] * (place.stop - place.start)
-        sent: dict[tuple[int, int], list[float]] = {}
+        sent: dict[tuple[int, int], tuple[Amount, Amount]] = {}
         for value in self.values:
             maker = stage_of[value.maker]
             for reader in {stage_of[block] for block in value.readers} - {maker}:
-                size = sent.setdefault((maker, reader), [0.0, 0.0])
-                size[0] += value.forward_bytes
-                size[1] += value.backward_bytes
+                down, up = sent.get((maker, reader), (NOTHING, NOTHING))
+                sent[maker, reader] = down + value.forward, up + value.backward
         ratio, (latency, per_byte) = self.samples / self.pricing.problem.graph.samples, self.links
         nodes = [self._nodes(place.unit, place.shape) for place in places]
         found = {}
-        for (maker, reader), size in sorted(sent.items()):
+        for maker, reader in sorted(sent):
             crosses = int(len(nodes[maker] | nodes[reader]) > 1)
-            share = self._share(self.family.shapes[places[maker].shape], self.family.shapes[places[reader].shape])
-            back = self._share(self.family.shapes[places[reader].shape], self.family.shapes[places[maker].shape])
-            one, two = size[0] * share, size[1] * back
+            ports = [_port(self.family.shapes[places[stage].shape]) for stage in (maker, reader)]
+            down, up = sent[maker, reader]
+            one, two = boundary_bytes(down, ratio, *ports), boundary_bytes(up, ratio, *reversed(ports))
             found[maker, reader] = (
-                float((one > 0) * latency[crosses] + one * ratio * per_byte[crosses]),
-                float((two > 0) * latency[crosses] + two * ratio * per_byte[crosses]),
+                float((one > 0) * latency[crosses] + one * per_byte[crosses]),
+                float((two > 0) * latency[crosses] + two * per_byte[crosses]),
             )
         return found
 
     def _nodes(self, unit: int, shape: int) -> set[int]:
         first = self.pricing.first + unit * self.family.unit
         return set(self.pricing.cluster.node_of[first : first + self.family.shapes[shape].devices])
+
+
+def _port(shape: Shape) -> tuple[int, int]:
+    return shape.dp, shape.width
 
 
 def behind(stages: int, edges: Sequence[tuple[int, int]]) -> list[int]:

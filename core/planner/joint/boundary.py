@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import cache
 from math import gcd, lcm
 
+from partita.cost.samples import Amount
 from partita.spacetime.views import overlaps, run_arriving
 
 
@@ -47,6 +48,18 @@ def boundary_share(dp: int, tp: int, other_dp: int, other_tp: int) -> float:
     else:
         most = max(_sent(copy, has, wants, tp, other_tp) for copy in range(dp))
     return max(most, wants) / (samples * alone)
+
+
+def shared_share(tp: int, other_tp: int) -> float:
+    """The same of a value that all samples share: of each copy one of the other stage's has it whole."""
+    return boundary_share(1, tp, 1, other_tp)
+
+
+def boundary_bytes(size: Amount, ratio: float, port: tuple[int, int], other: tuple[int, int]) -> float:
+    """Bytes of a turn that the busiest device moves from a stage of (dp, tp) to another. ``ratio``: the turn's samples
+    over all copies, in units of the graph's."""
+    found: float = size.of(ratio * boundary_share(*port, *other), shared_share(port[1], other[1]))
+    return found
 
 
 def _sent(copy: int, has: int, wants: int, tp: int, readers: int) -> int:

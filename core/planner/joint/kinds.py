@@ -18,7 +18,7 @@ from partita.cost.block import BlockCost, divided_cost
 from partita.cost.divide import division, whole_samples
 from partita.cost.division import Division, along_sequence, split
 from partita.cost.precision import item_bytes, peak_flops
-from partita.cost.samples import sampled, shared_values
+from partita.cost.samples import shared_values
 from partita.cost.stage import sent
 from partita.errors import PlanError
 from partita.plan import Stage
@@ -216,8 +216,8 @@ class Kinds:
         """[4, kinds]: all-reduces where a block's samples are divided, and their bytes, forward and backward; whatever
         the samples."""
         if self._shared is None:
-            graph, differ = self.problem.graph, sampled(self.problem.graph)
-            rows = [shared_values(graph, graph.blocks[kind].name, self.item, differ) for kind in self.first]
+            graph = self.problem.graph
+            rows = [shared_values(graph, graph.blocks[kind].name, self.item) for kind in self.first]
             found = [(each.forward, each.forward_bytes, each.backward, each.backward_bytes) for each in rows]
             self._shared = np.array(found, dtype=float).T
         return self._shared

@@ -13,7 +13,7 @@ from partita.cost.crossing import Crossing, crossing
 from partita.cost.precision import compute_dtype
 from partita.errors import divisors
 from partita.graph.model import ITEM_BYTES
-from partita.planner.joint.boundary import boundary_share
+from partita.planner.joint.boundary import boundary_share, shared_share
 from partita.planner.joint.held import holding
 from partita.planner.joint.kinds import Kinds
 from partita.planner.joint.manner import Manner
@@ -146,14 +146,15 @@ class Pricing:
         """
         if (ports, samples) in self._moved:
             return self._moved[ports, samples]
-        share = np.array([[boundary_share(*one, *other) for other in ports] for one in ports])
         ratio = samples / self.problem.graph.samples
         links = [self.cluster.link(crosses) for crosses in (False, True)]
         latency = np.array([link.latency_seconds for link in links])[:, None, None, None]
         speed = np.array([link.reached_bytes_per_second for link in links])[:, None, None, None]
         found = []
-        for sizes, part in ((self.crossing.forward_bytes, share), (self.crossing.backward_bytes, share.T)):
-            size = sizes[:, None, None] * ratio * part
+        share = np.array([[boundary_share(*one, *other) for other in ports] for one in ports])
+        times = np.array([[shared_share(one[1], other[1]) for other in ports] for one in ports])
+        for sizes, part, each in ((self.crossing.forward, share, times), (self.crossing.backward, share.T, times.T)):
+            size = sizes[:, None, None].of(ratio * part, each)
             found.append((size > 0) * latency + size / speed)
         self._moved[ports, samples] = found[0], found[1]
         return self._moved[ports, samples]

@@ -198,7 +198,7 @@ class Ways:
             side.constants["temporary"] * ratio, kept, side.constants["running"] * ratio, side.constants["trained"],
             side.constants["frozen"], self.per.parameters, self.zero, trains, back=full,
         )  # fmt: skip
-        entering = self.crossing.forward_bytes[:-1] * (ratio / side.constants["pieces"])[:, of]
+        entering = self.crossing.forward[:-1].of((ratio / side.constants["pieces"])[:, of])
         return {
             "forward": made.forward[:, of], "backward": made.backward[:, of], "temporary": temporary[:, of],
             "held": held_bytes(kept[:, of], entering, trains[:, of], full), "sync": side.sync[:, of],
@@ -331,8 +331,8 @@ class Ways:
         for number, axes in enumerate(sets):
             if axes:
                 group, here = self.group(axes), (which == number)[:, None, :]
-                back = group.seconds(crossing.backward_values[:-1], crossing.backward_bytes[:-1] * ratio)
-                on = group.seconds(crossing.forward_values[1:], crossing.forward_bytes[1:] * ratio)
+                back = group.seconds(crossing.backward_values[:-1], crossing.backward[:-1].of(ratio))
+                on = group.seconds(crossing.forward_values[1:], crossing.forward[1:].of(ratio))
                 enter, leave = enter + back[:, :, None] * here, leave + on[:, :, None] * here
         return {
             "enter_forward": nothing, "enter_backward": enter, "leave_forward": leave, "leave_backward": nothing,
@@ -350,12 +350,12 @@ class Ways:
             if not here.any():
                 continue
             for name, pieces, needed, values, size in (
-                ("change_forward", before, after, crossing.forward_values, crossing.forward_bytes),
-                ("change_backward", after, before, crossing.backward_values, crossing.backward_bytes),
+                ("change_forward", before, after, crossing.forward_values, crossing.forward),
+                ("change_backward", after, before, crossing.backward_values, crossing.backward),
             ):
                 if axes := pieces - needed:
                     seconds = self.group(axes).seconds(
-                        values[:-1], size[:-1] * ratio / self.group(pieces & needed).size
+                        values[:-1], size[:-1].of(ratio) / self.group(pieces & needed).size
                     )
                     found[name] = found[name] + seconds[:, :, None, None] * here[:, None]
         return found

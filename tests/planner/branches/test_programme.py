@@ -27,9 +27,10 @@ SIZES = Sizes(blocks=(3, 6), units=(2, 4), shapes=(1, 3), options=(1, 2))
 
 @dataclass
 class Moves:
-    """Bytes of a run of blocks, seconds of a message and of a byte, parts by shape: what the programme asks."""
+    """Bytes of a run of blocks, there and back, with samples and without; parts by shape; seconds of a message and of a
+    byte: what the programme asks."""
 
-    leaving: tuple[np.ndarray, np.ndarray]
+    leaving: np.ndarray
     own_share: np.ndarray
     links: tuple[np.ndarray, np.ndarray]
 
@@ -42,11 +43,11 @@ def drawn(seed: int):
     edges = [(random.randrange(max(0, block - 3), block), block) for block in range(1, n) if random.random() < 0.6]
     place = {block: at for at, block in enumerate(order(tree(n, edges)))}
     edges = [(place[maker], place[reader]) for maker, reader in edges]
-    leaving = [np.array([[random.randint(0, 3) * (j < n) for j in range(n + 1)] for _ in range(n)], float)
-               for _ in range(2)]  # fmt: skip
+    leaving = [[[random.randint(0, 3) * (j < n) for j in range(n + 1)] for _ in range(n)] for _ in range(2)]
     share = np.array([random.choice([0.5, 1.0]) for _ in table.units])
     links = np.array([0.0, 0.25]), np.array([0.25, 1.0])
-    return table, tree(n, edges), Moves((leaving[0], leaving[1]), share, links)
+    leaving += [[[random.choice((0, 0, 1)) * (j < n) for j in range(n + 1)] for _ in range(n)] for _ in range(2)]
+    return table, tree(n, edges), Moves(np.array(leaving, float), share, links)
 
 
 def runs(node: Series) -> set[tuple[int, int]]:
@@ -110,8 +111,9 @@ def brute(table, node: Series, moves: Moves, ways: StageWays, limit: float) -> f
                 found = ways.ways(behind, Place(i, j, q, k)) if table.prices_of[k, q] >= 0 else []
                 here = [f + b for (f, b, sync), _ in found if f + b + sync * weight < limit]
                 cross = int(table.crosses[q + table.units[k]]) if q + table.units[k] < table.all_units else 0
-                sizes = [each[i, j] for each in moves.leaving]
-                moved = sum(size * moves.own_share[k] * moves.links[1][cross] for size in sizes)
+                there, back, shared_there, shared_back = moves.leaving[:, i, j]
+                sizes = there * moves.own_share[k] + shared_there, back * moves.own_share[k] + shared_back
+                moved = sum(size * moves.links[1][cross] for size in sizes)
                 moved += sum(moves.links[0][cross] for size in sizes if size > 0)
                 if not here or not moved < limit:
                     break
