@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from partita.errors import listed
+from partita.graph import Graph
+from partita.graph.edges import block_edges, paths_behind, stage_edges
 from partita.plan import Plan, Prediction, SharedParameter
 from partita.planner.arrangement import arrangement, numbered
 from partita.planner.joint.engine import Answer
@@ -44,11 +46,7 @@ def reasons(solved: Solved, answer: Answer, plan: Plan) -> Iterator[str]:
     yield from _memory(problem, plan)
     yield from chosen_sentences(pricing, answer, plan)
     yield from odd_blocks(pricing, answer)
-    if pp > 1 and count < pp:
-        yield (
-            f"Warning: too few micro-batches ({count}) for {pp} stages leave the devices idle for "
-            f"{plan.predicted.bubble_fraction:.0%} of the pipeline's time; {pp} or more micro-batches waste less."
-        )
+    yield from few_micro_batches(problem.graph, plan)
     yield from _crossing(solved, answer)
     yield from tied(plan.shared_parameters)
     target = TARGETS[problem.target]
@@ -58,6 +56,22 @@ def reasons(solved: Solved, answer: Answer, plan: Plan) -> Iterator[str]:
     costs = pricing.kinds.costs(BlockCut(1))
     if unknown := sorted(frozenset().union(*(cost.unknown for cost in costs))):
         yield f"Unknown kinds of ops, counted as keeping all they touch: {', '.join(unknown)}."
+
+
+def few_micro_batches(graph: Graph, plan: Plan) -> Iterator[str]:
+    """A warning where a micro-batch passes more stages, one after another, than there are micro-batches."""
+    count, deep = plan.order.micro_batches, len(plan.stages)
+    where = f"{deep} stages"
+    if plan.schedule == "kfkb":
+        # It goes by the graph: stages side by side have the same micro-batch at the same time.
+        edges = stage_edges(block_edges(graph), [stage.blocks for stage in plan.stages])
+        deep = max(paths_behind(edges, deep))
+        where = where if deep == len(plan.stages) else f"the {deep} stages of the longest path"
+    if count < deep:
+        yield (
+            f"Warning: too few micro-batches ({count}) for {where} leave the devices idle for "
+            f"{plan.predicted.bubble_fraction:.0%} of the pipeline's time; {deep} or more micro-batches waste less."
+        )
 
 
 def tied(shared: Sequence[SharedParameter]) -> Iterator[str]:
