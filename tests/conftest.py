@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,11 +24,21 @@ pytest.register_assert_rewrite("tests.runtime.parity", "tests.runtime.library")
 
 from tests.ranks.pool import Pool  # noqa: E402
 
+# As tests/ranks/captures.py has it, which imports torch.
+CAPTURES = "PARTITA_TESTS_CAPTURES"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """One folder for all captures of a run: workers find its name in their environment."""
+    if CAPTURES not in os.environ:
+        folder = os.environ[CAPTURES] = tempfile.mkdtemp(prefix="captures.")
+        config.add_cleanup(lambda: os.environ.pop(CAPTURES) and shutil.rmtree(folder, ignore_errors=True))
+
 
 @pytest.fixture(scope="session")
 def pool() -> Iterator[Pool]:
     """Live processes; they start when a test first runs something on them."""
-    made = Pool()
+    made = Pool(captures=Path(os.environ[CAPTURES]))
     yield made
     made.close()
 

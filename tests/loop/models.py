@@ -22,12 +22,12 @@ Batch = dict[str, Tensor]
 
 
 def gpt2() -> nn.Module:
-    """Four layers; the head's weight is the embedding's."""
+    """Two layers; the head's weight is the embedding's."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     return GPT2LMHeadModel(
         GPT2Config(
-            n_layer=4, n_embd=32, n_head=4, vocab_size=VOCABULARY, n_positions=SEQ, use_cache=False, resid_pdrop=0,
+            n_layer=2, n_embd=32, n_head=4, vocab_size=VOCABULARY, n_positions=SEQ, use_cache=False, resid_pdrop=0,
             embd_pdrop=0, attn_pdrop=0, bos_token_id=0, eos_token_id=0,
         )
     )  # fmt: skip

@@ -98,8 +98,7 @@ def by_name(model: nn.Module) -> tuple[torch.optim.Optimizer, Any]:
 
 def freeze(model: nn.Module) -> None:
     model.transformer.wte.requires_grad_(False)
-    for layer in (1, 3):
-        model.transformer.h[layer].attn.requires_grad_(False)
+    model.transformer.h[1].attn.requires_grad_(False)
 
 
 JSON = {

@@ -1,8 +1,9 @@
-"""Captures that the ranks of a pool share: hundreds of its calls export the same tiny models for the same shapes.
+"""Captures that all processes of a run of the tests share: hundreds of tests export the same tiny models for the same
+shapes.
 
 What ``capture_skeleton`` gives depends on its arguments alone. So it is kept in a folder, under a digest of all that
-they are made of: the first rank that asks runs torch.export, whoever comes next reads what it wrote. Tests of the
-capture itself run in the process of the tests, where nothing of this is at work.
+they are made of: who asks first runs torch.export, whoever comes next reads what it wrote. On ranks every capture goes
+this way, in the process of the tests those by ``kept_capture``: tests of the capture itself are beside it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import io
 import os
 import pickle
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,10 @@ import torch
 import partita.adapters.deepspeed.front as front
 import partita.adapters.torch.loop.codes as codes
 import partita.plugins.capture_torch.capture as capturing
-from partita.plugins.capture_torch import Captured, Skeleton
+from partita.plugins.capture_torch import Captured, Skeleton, build_skeleton
 
+# Names the folder, to all processes of a run.
+FOLDER = "PARTITA_TESTS_CAPTURES"
 # Wherever a rank calls it by this name.
 CALLERS = (capturing, codes, front)
 right = capturing.capture_skeleton
@@ -34,12 +37,24 @@ def share(folder: Path) -> None:
     """From now on this process captures by way of the folder."""
 
     def shared(skeleton: Skeleton, inputs: Any, **options: Any) -> Captured:
-        if (digest := _digest(skeleton, inputs, options)) is None:
-            return right(skeleton, inputs, **options)
-        return _kept(folder / digest, skeleton, inputs, options)
+        return _by(folder, skeleton, inputs, options)
 
     for caller in CALLERS:
         caller.capture_skeleton = shared
+
+
+def kept_capture(
+    factory: Callable[[], torch.nn.Module], inputs: Any, *, name: str, dtype: torch.dtype | None = None
+) -> Captured:
+    """``capture_module``, for tests that need a graph and don't ask how it is made."""
+    skeleton, folder = build_skeleton(factory, dtype), os.environ.get(FOLDER)
+    return _by(Path(folder), skeleton, inputs, {"name": name}) if folder else right(skeleton, inputs, name=name)
+
+
+def _by(folder: Path, skeleton: Skeleton, inputs: Any, options: dict[str, Any]) -> Captured:
+    if (digest := _digest(skeleton, inputs, options)) is None:
+        return right(skeleton, inputs, **options)
+    return _kept(folder / digest, skeleton, inputs, options)
 
 
 def _kept(path: Path, skeleton: Skeleton, inputs: Any, options: dict[str, Any]) -> Captured:

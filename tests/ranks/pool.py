@@ -52,14 +52,17 @@ class Rank(NamedTuple):
 
 
 class Pool:
-    """``run`` is all there is to it. Nothing is started before the first run, nothing is left after ``close``."""
+    """``run`` is all there is to it. Nothing is started before the first run, nothing is left after ``close``.
 
-    def __init__(self, size: int = RANKS) -> None:
+    ``captures``: a folder for what ranks capture, which stays; without it they have one of their own.
+    """
+
+    def __init__(self, size: int = RANKS, captures: Path | None = None) -> None:
         self.size = size
         self.ranks: list[Rank] = []
         self.folder: Path | None = None
         # What has been captured outlives the ranks: after a failure the next ones read it too.
-        self.captures: Path | None = None
+        self.captures, self.lent = captures, captures is not None
         self.calls = 0
 
     def run(self, function: Callable[..., Any], n: int, *args: Any, timeout: float = 60.0) -> list[Any]:
@@ -89,7 +92,7 @@ class Pool:
         for rank in self.ranks:
             rank.process.join(END_SECONDS)
         self._kill()
-        if self.captures is not None:
+        if self.captures is not None and not self.lent:
             shutil.rmtree(self.captures, ignore_errors=True)
             self.captures = None
 

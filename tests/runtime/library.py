@@ -20,10 +20,11 @@ from partita.cluster import parse_cluster
 from partita.draft import drafted
 from partita.drafted import plan_function
 from partita.plan import Plan
-from partita.plugins.capture_torch import Captured, capture_module
+from partita.plugins.capture_torch import Captured
 from partita.problem import Problem
 from partita.spacetime.lower import lower
 from partita.spacetime.program import Task
+from tests.ranks.captures import kept_capture
 from tests.runtime.models import MODELS, Batch, Model, micro_batches, tokens
 
 STEPS = 3
@@ -99,9 +100,7 @@ KINDS: Mapping[str, Model] = {**MODELS, "evoformer": Model(evoformer, alignments
 @cache
 def capture(model: str) -> Captured:
     kind = KINDS[model]
-    return capture_module(
-        kind.build, kind.batch(kind.samples, torch.Generator(), False), name=model, dtype=torch.float64
-    )
+    return kept_capture(kind.build, kind.batch(kind.samples, torch.Generator(), False), name=model, dtype=torch.float64)
 
 
 def plan_of(row: Row) -> Plan:

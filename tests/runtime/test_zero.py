@@ -86,9 +86,15 @@ def assert_one_device(found: Model, divided: Program) -> None:
     assert len(set(verdict.losses)) == 3
 
 
-@pytest.mark.parametrize("zero", [1, 2, 3])
 @pytest.mark.parametrize(
-    ("name", "layout"), [(name, layout) for name, found in MODELS_HERE.items() for layout in found]
+    ("name", "layout", "zero"),
+    [
+        (name, layout, zero)
+        for name, found in MODELS_HERE.items()
+        for layout in found
+        # What 1 divides 2 divides too: of the other models 2 and 3.
+        for zero in ((1, 2, 3) if name == "gpt2" else (2, 3))
+    ],
 )
 def test_training_is_that_of_one_device(name: str, layout: str, zero: int) -> None:
     found = model(name)

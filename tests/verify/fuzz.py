@@ -27,9 +27,10 @@ from partita.cluster import parse_cluster
 from partita.draft import Draft, divide_state, drafted, offload, op_assign, op_order, op_trans, recompute
 from partita.graph import Graph
 from partita.plan import Axis, Plan
-from partita.plugins.capture_torch import Captured, capture_module
+from partita.plugins.capture_torch import Captured
 from partita.problem import Problem
 from partita.schedules import Turn
+from tests.ranks.captures import kept_capture
 from tests.runtime.models import MODELS, tokens
 
 CONFIGS = Path(__file__).parent.parent / "data" / "configs"
@@ -123,7 +124,7 @@ def captured(name: str, samples: int) -> Captured:
     """A model in float64 at so many samples."""
     build, example = module(name)
     with Exact():
-        return capture_module(build, wide(example)(samples), name=name, dtype=torch.float64)
+        return kept_capture(build, wide(example)(samples), name=name, dtype=torch.float64)
 
 
 def plan(case: Case) -> Plan:

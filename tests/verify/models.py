@@ -16,9 +16,10 @@ from partita.adapters.transformers.module import module_of_config
 from partita.adapters.verify.batch import Example, wide
 from partita.adapters.verify.exact import Exact
 from partita.adapters.verify.prove import Verdict, verify_program
-from partita.plugins.capture_torch import Captured, capture_module
+from partita.plugins.capture_torch import Captured
 from partita.spacetime.alike import aligned
 from partita.spacetime.program import Program
+from tests.ranks.captures import kept_capture
 from tests.runtime.models import MODELS
 from tests.runtime.programs import Layout, program
 
@@ -49,7 +50,7 @@ def model(name: str) -> Model:
     else:
         build, samples, example = MODELS[name].build, MODELS[name].samples, example_of(name)
     with Exact():
-        captured = capture_module(build, wide(example)(samples), name=name, dtype=torch.float64)
+        captured = kept_capture(build, wide(example)(samples), name=name, dtype=torch.float64)
     return Model(build, example, captured)
 
 
@@ -62,7 +63,7 @@ def example_of(name: str) -> Example:
 def captured_at(name: str, samples: int) -> Captured:
     """One of the runtime's models, in float64, at any number of samples: with the names that it has at two."""
     with Exact():
-        found = capture_module(MODELS[name].build, wide(example_of(name))(samples), name=name, dtype=torch.float64)
+        found = kept_capture(MODELS[name].build, wide(example_of(name))(samples), name=name, dtype=torch.float64)
     return found if samples == 2 else replace(found, graph=aligned(found.graph, captured_at(name, 2).graph))
 
 
