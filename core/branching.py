@@ -26,9 +26,9 @@ from partita.simulated import TURNS, captured, fits, foretold, turns
 
 # Steps that take up to so many times as long are as fast.
 SAME = 1.001
-# Answers of the search that are simulated, the first in each of these orders: by the graph, with more micro-batches in
-# flight where transfers have to hide, and as a chain.
-MOST, GRAPH = 3, "kfkb"
+# Answers of the search that are simulated, and the orders that the fastest of them is simulated in: by the graph, with
+# more micro-batches in flight where transfers have to hide, and as a chain.
+MOST, GRAPH = 4, "kfkb"
 ORDERS: tuple[tuple[str, Mapping[str, int]], ...] = (
     ("kfkb", {"k": 1, "depth": 0}), ("kfkb", {"k": 1, "depth": 1}), ("kfkb", {"k": 1, "depth": 2}),
     ("kfkb", {"k": 2, "depth": 0}), ("kfkb", {"k": 4, "depth": 0}), ("1f1b", {"depth": 0}),
@@ -118,31 +118,46 @@ def in_graph_order(problem: Problem, plan: Plan) -> tuple[Plan, str] | None:
 
 
 def _simulated(searches: Sequence[Solved], problem: Problem) -> Iterator[tuple[Solved, Answer, Plan]]:
-    """The best answers of the search over graphs of stages, simulated: the first in all orders, the others in the one
-    that was best."""
+    """The best answers of the search over graphs of stages, simulated, with as many micro-batches under way as each was
+    found with; and the fastest of them in the other orders."""
     left, held = TURNS, problem.fix.get("schedule")
-    orders = tuple(order for order in ORDERS if held in (None, order[0]))
+    fastest: tuple[Solved, Plan] | None = None
     for asked in searches:
         made = asked.plan(asked.best)
         stages = tuple(_in_models_order(problem.graph, stage) for stage in made.stages)
         made = replace(made, problem=problem.digest, stages=stages, search=replace(made.search, engine=NAME))
-        graph = captured(problem, made)
-        simulated: list[tuple[float, tuple[str, Mapping[str, int]]]] = []
-        for schedule, arguments in orders:
-            count = made.order.micro_batches
-            if graph is None or arguments.get("k", 1) > count or (left := left - turns(made)) < 0:
-                continue
-            order = Order(schedule, len(made.stages), count, dict(arguments))
-            try:
-                plan = predicted(graph, replace(made, schedule=schedule, order=order), problem.cluster)
-            except PlanError:
-                # What can't be lowered, as among the chains.
-                break
-            if fits(problem, plan):
-                simulated.append((plan.predicted.step_seconds, (schedule, arguments)))
+        if (left := left - turns(made)) < 0:
+            break
+        plan = _ordered(problem, made, GRAPH, {"k": 1, "depth": asked.best.table.depth})
+        if plan is None:
+            continue
+        yield asked, asked.best, plan
+        if fastest is None or plan.predicted.step_seconds < fastest[1].predicted.step_seconds:
+            fastest = asked, plan
+    if fastest is None:
+        return
+    asked, made = fastest
+    for schedule, arguments in ORDERS:
+        if held in (None, schedule) and (schedule, arguments) != (made.schedule, made.order.arguments):
+            if (left := left - turns(made)) < 0:
+                return
+            if plan := _ordered(problem, made, schedule, arguments):
                 yield asked, asked.best, plan
-        if simulated:
-            orders = (min(simulated, key=lambda one: one[0])[1],)
+
+
+def _ordered(problem: Problem, plan: Plan, schedule: str, arguments: Mapping[str, int]) -> Plan | None:
+    """The plan in another order, with the prediction of its simulation; None where it doesn't fit, or where there are
+    too few micro-batches for a round."""
+    count, graph = plan.order.micro_batches, captured(problem, plan)
+    if graph is None or arguments.get("k", 1) > count:
+        return None
+    order = Order(schedule, len(plan.stages), count, dict(arguments))
+    try:
+        found = predicted(graph, replace(plan, schedule=schedule, order=order), problem.cluster)
+    except PlanError:
+        # What can't be lowered, as among the chains.
+        return None
+    return found if fits(problem, found) else None
 
 
 def _in_models_order(graph: Graph, stage: Stage) -> Stage:

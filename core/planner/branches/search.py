@@ -23,7 +23,7 @@ from partita.planner.branches.programme import Programme
 from partita.planner.branches.traffic import Traffic, Value, behind, block_pairs, values
 from partita.planner.branches.tree import Series, branches, order, tree
 from partita.planner.joint.climb import Climb
-from partita.planner.joint.engine import Answer, Engine, Searched
+from partita.planner.joint.engine import DEPTHS, Answer, Engine, Searched
 from partita.planner.joint.formula import terms
 from partita.planner.joint.plan import Solved, searched
 from partita.planner.joint.price import Pricing
@@ -36,8 +36,9 @@ from partita.planner.joint.table import JointTable
 
 # A limit falls at least by so much from answer to answer.
 STEP = 2e-3
-# Answers that a climb begins with, chains among them, that take up to so many times the best chain's seconds.
-CLIMBS, CHAINS, WITHIN = 8, 4, 1.1
+# Answers that a climb begins with, chains among them, that take up to so many times the best chain's seconds; and ends
+# of climbs from which another goes on with more micro-batches under way.
+CLIMBS, CHAINS, WITHIN, CLIMBS_ON = 8, 4, 1.1, 4
 
 
 def listed_by_branch(graph: Graph) -> Graph | None:
@@ -79,15 +80,24 @@ class GraphSearch:
                 self.found.append((seconds, table, places))
                 bound = min(bound, seconds)
         for answer in self.chains:
-            table = _Table(self, answer.family, answer.table.micro_batches, below)
+            table = self._table(answer.family, answer.table.micro_batches, below)
             places = tuple(Place(one.start, one.stop, one.unit, one.shape) for one in answer.found.stages)
             self.found.append((table.seconds(places), table, places))
         climbed: dict[Places, tuple[float, _Table]] = {}
-        for _, table, places in sorted(self.found, key=lambda one: one[0])[:CLIMBS]:
-            if time.monotonic() > self.deadline:
-                break
-            for seconds, at in table.climbed(places):
-                climbed.setdefault(at, (seconds, table))
+        starts = sorted(self.found, key=lambda one: one[0])[:CLIMBS]
+        for depth in DEPTHS:
+            ends: dict[Places, tuple[float, _Table, Places]] = {}
+            for _, table, places in starts:
+                if time.monotonic() > self.deadline:
+                    break
+                deep = table.deep(depth)
+                for number, (seconds, at) in enumerate(deep.climbed(places)):
+                    if number == 0:
+                        ends[at] = seconds, deep, at
+                    # A longer warm-up that wins nothing holds more.
+                    if at not in climbed or seconds < climbed[at][0] * (1 - STEP):
+                        climbed[at] = seconds, deep
+            starts = sorted(ends.values(), key=lambda one: one[0])[:CLIMBS_ON] or starts
         ranked = sorted((seconds, at, table) for at, (seconds, table) in climbed.items() if seconds < below)
         bound = min((least for least, _, _ in tables), default=0.0)
         found = []
@@ -107,7 +117,7 @@ class GraphSearch:
 
     def _limits(self, family: Family, count: int, below: float) -> Iterator[tuple[float, _Table, Places]]:
         """Answers to one table, each under a smaller limit."""
-        table = _Table(self, family, count, below)
+        table = self._table(family, count, below)
         programme = Programme(table.ways, table.traffic, self.tree)
         limit, more = below / count, max(1, count - 1)
         while time.monotonic() < self.deadline and (answer := programme.least(limit)) is not None:
@@ -120,22 +130,32 @@ class GraphSearch:
             # A smaller limit makes no path shorter.
             limit = min(slowest * (1 - STEP), (below - path) / more * (1 - 1e-9))
 
+    def _table(self, family: Family, count: int, below: float) -> _Table:
+        table = _plain(self.pricing, family, count)
+        ways = StageWays(table, base(table.prices, table.used), below / count, {})
+        traffic = Traffic(self.pricing, family, self.pricing.problem.global_batch // count, self.values)
+        return _Table(ways, family, traffic)
+
 
 class _Table(Climb):
     """A table, and what stages of it take as a graph."""
 
-    def __init__(self, search: GraphSearch, family: Family, count: int, below: float):
-        table = _plain(search.pricing, family, count)
-        bases = base(table.prices, table.used)
-        super().__init__(StageWays(table, bases, below / count, {}))
-        self.family = family
-        self.traffic = Traffic(search.pricing, family, search.pricing.problem.global_batch // count, search.values)
+    def __init__(self, ways: StageWays, family: Family, traffic: Traffic):
+        super().__init__(ways)
+        self.family, self.traffic = family, traffic
+
+    def deep(self, depth: int) -> _Table:
+        """The table with so many more micro-batches under way over each boundary."""
+        ways = self.ways
+        deep = StageWays(replace(self.table, depth=depth), ways.bases, ways.below, ways.rows)
+        return _Table(deep, self.family, self.traffic)
 
     def behind(self, places: Places) -> list[int]:
         return behind(len(places), list(self.traffic.moved(places)))
 
     def step_seconds(self, turns: Sequence[Turns], places: Places, behind: Sequence[int]) -> float:
-        return graph_seconds(turns, self.traffic.moved(places), [b + 1 for b in behind], self.table.micro_batches)
+        ahead = [self.table.ahead(each) for each in behind]
+        return graph_seconds(turns, self.traffic.moved(places), ahead, self.table.micro_batches)
 
     def answer(self, seconds: float, places: Places) -> Answer:
         """The stages with the ways that are best beside each other."""
