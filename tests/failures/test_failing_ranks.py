@@ -143,8 +143,7 @@ MESSAGES = {
 @pytest.mark.parametrize(
     ("start", "plan", "failure"),
     [
-        ("partita", "pp2", "loader"), ("torchrun", "pp2", "between"), ("partita", "dp2 zero1", "between"),
-        ("torchrun", "dp2 zero1", "dtype"),
+        ("partita", "pp2", "loader"), ("torchrun", "pp2", "between"), ("torchrun", "dp2 zero1", "dtype"),
     ],
 )  # fmt: skip
 def test_an_exception_on_one_rank(start: str, plan: str, failure: str, tmp_path: Path) -> None:

@@ -20,14 +20,10 @@ pytestmark = pytest.mark.slow
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "loop"
 LAUNCH = Path(__file__).parent / "without_shm.py"
-ALONE = {"pipeline": "off", "tensor_parallel": "off"}
+# One of copies, one of stages, one on four ranks: what a loop may do under each plan is asked of test_loop.
 PLANS: dict[str, tuple[int, dict[str, Any], str]] = {
-    "dp2": (2, {"partita": {**ALONE, "fix": {"zero": 0}}}, "pp=1, tp=1, dp=2, ZeRO 0"),
-    "zero2": (2, {"zero_optimization": {"stage": 2}, "partita": {}}, "pp=1, tp=1, dp=2, ZeRO 2"),
     "zero3": (2, {"zero_optimization": {"stage": 3}, "partita": {}}, "pp=1, tp=1, dp=2, ZeRO 3"),
     "pp2": (2, {"partita": {"fix": {"pp": 2}}}, "pp=2, tp=1, dp=1"),
-    "tp2": (2, {"partita": {"fix": {"tp": 2}}}, "pp=1, tp=2, dp=1"),
-    "pp2 dp2": (4, {"partita": {"fix": {"pp": 2, "dp": 2}}}, "pp=2, tp=1, dp=2"),
     "pp2 tp2": (4, {"partita": {"fix": {"pp": 2, "tp": 2}}}, "pp=2, tp=2, dp=1"),
 }
 
@@ -106,8 +102,7 @@ def require_dry(out: str, devices: int) -> None:
 
 
 def test_a_dry_run_prints_the_plan_and_ends_well(pool: Pool, tmp_path: Path) -> None:
-    found = torchrun(tmp_path, {"partita": {"dry_run": True, "fix": {"pp": 2}}})
-    assert found.returncode == 0, found.stderr[-3000:]
-    require_dry(found.stdout, 2)
+    out, _ = run(pool, tmp_path, 2, {"partita": {"dry_run": True, "fix": {"pp": 2}}})
+    require_dry(out, 2)
     out, _ = run(pool, tmp_path, 2, {"partita": {"dry_run": True, "fix": {"pp": 2}, "cluster": "4x8xa100-80gb"}})
     require_dry(out, 32)

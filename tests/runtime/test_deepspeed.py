@@ -35,13 +35,14 @@ LAYOUTS = {
     "pp2 tp2 recompute": Layout(pp=2, tp=2, recompute="full"),
     "dp2 zero3 recompute": Layout(dp=2, zero=3, recompute="full"),
     "dp2 zero3 selective": Layout(dp=2, zero=3, recompute="selective"),
-    **{f"pp4 {count} micro-batches": Layout(pp=4, micro_batches=count) for count in (1, 3, 5)},
-    **{f"pp2 dp2 zero1 {count} micro-batches": Layout(pp=2, dp=2, zero=1, micro_batches=count) for count in (1, 3)},
+    "pp4 1 micro-batch": Layout(pp=4, micro_batches=1),
+    "pp4 5 micro-batches": Layout(pp=4, micro_batches=5),
+    "pp2 dp2 zero1 3 micro-batches": Layout(pp=2, dp=2, zero=1, micro_batches=3),
 }
 # Heads of two sizes and nothing tied: that matters where it is cut, and where stages or copies are made of it.
 LLAMA = (
-    "dp2 zero2", "dp2 zero3", "pp2 dp2 zero1", "tp2", "pp2 tp2 zero1", "pp2 tp2 recompute",
-    *(f"dp2 tp2 zero{zero}" for zero in (0, 1, 2, 3)),
+    "dp2 zero2", "dp2 zero3", "pp2 dp2 zero1", "tp2", "pp2 tp2 zero1", "pp2 tp2 recompute", "dp2 tp2 zero2",
+    "dp2 tp2 zero3",
 )  # fmt: skip
 # Otherwise parameters as small as these models' stay whole on every rank.
 PARTITIONED = {"zero_optimization": {"stage3_param_persistence_threshold": 0}}
@@ -103,7 +104,7 @@ def test_bfloat16_is_near(pool: Pool, name: str, model: str) -> None:
                 "pp2 tp2 zero1", "dp2 tp2 zero1",
             )
         ),
-        *(("llama", name) for name in ("tp2", "pp2 tp2 zero1", "dp2 tp2 zero1")),
+        ("llama", "pp2 tp2 zero1"),
     ],
 )  # fmt: skip
 def test_clipping_is_by_the_norm_of_the_whole_model(pool: Pool, model: str, name: str) -> None:
