@@ -19,7 +19,7 @@ from partita.planner.joint.engine import Answer
 from partita.planner.joint.plan import Solved
 from partita.planner.joint.price import Pricing
 from partita.planner.words import duration, gib
-from partita.problem import Problem
+from partita.problem import TARGETS, Problem
 from partita.simulate.predict import predicted
 from partita.simulate.stage_graph import Forms, by_graph, forms, sentence, stage_graph
 from partita.simulated import TURNS, captured, fits, foretold, turns
@@ -53,7 +53,7 @@ def beside(solved: Solved, answer: Answer, chain: Plan) -> Beside | None:
     """
     problem = solved.engine.pricing.problem
     held = problem.fix.get("schedule")
-    if problem.target != "partita" or held not in (None, GRAPH):
+    if not TARGETS[problem.target].graphs or held not in (None, GRAPH):
         return None
     best: Beside | None = None
     if formed := in_graph_order(problem, chain):
@@ -71,7 +71,7 @@ def beside(solved: Solved, answer: Answer, chain: Plan) -> Beside | None:
 def alone(pricing: Pricing, deadline: float) -> Beside | None:
     """The fastest plan with branches side by side of a problem for which no chain of stages fits."""
     problem = pricing.problem
-    if problem.target != "partita" or problem.fix.get("schedule") not in (None, GRAPH):
+    if not TARGETS[problem.target].graphs or problem.fix.get("schedule") not in (None, GRAPH):
         return None
     return _fastest(branched_alone(pricing, inf, MOST, deadline), problem, inf)
 

@@ -21,18 +21,22 @@ LARGEST_BATCH = 10_000_000
 
 @dataclass(frozen=True)
 class Target:
-    """What a framework can run: ZeRO stages without and with a pipeline, and the sentence that says why."""
+    """What a framework can run: ZeRO stages without and with a pipeline, and the sentence that says why; whether stages
+    may form a graph (Partita's own runtime, and its engine on DeepSpeed's)."""
 
     zero_alone: tuple[int, ...]
     zero_in_pipeline: tuple[int, ...]
     sentence: str
+    graphs: bool = True
 
 
 TARGETS: Mapping[str, Target] = {
     "deepspeed": Target(
         (0, 1, 2, 3), (0, 1), "DeepSpeed's pipeline engine takes ZeRO 0 and 1; without a pipeline 0 to 3 work"
     ),
-    "megatron": Target((0,), (0,), "plans for Megatron keep the whole optimizer state on every replica (ZeRO 0)"),
+    "megatron": Target(
+        (0,), (0,), "plans for Megatron keep the whole optimizer state on every replica (ZeRO 0)", graphs=False
+    ),
     "partita": Target(
         (0, 1, 2, 3), (0, 1, 2, 3), "Partita's own runtime takes ZeRO 0 to 3, with and without a pipeline"
     ),

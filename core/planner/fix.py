@@ -129,10 +129,11 @@ def check_fix(problem: Problem, groups: Alike) -> None:
     _check_stages(problem)
     _check_inside(problem, groups, held)
     target = TARGETS[problem.target]
-    if whole.get("schedule") == "kfkb" and problem.target != "partita":
+    if whole.get("schedule") == "kfkb" and not target.graphs:
+        graphs = listed([name for name, other in TARGETS.items() if other.graphs])
         raise PlanError(
             f"schedule=kfkb with target {problem.target}: stages are a chain there; 1f1b and gpipe can be held, and "
-            "target partita has kfkb"
+            f"targets {graphs} have kfkb"
         )
     zeros = target.zero_in_pipeline if pp > 1 else target.zero_alone
     if (zero := held.get("zero", 0)) not in zeros:

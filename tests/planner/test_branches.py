@@ -20,6 +20,7 @@ from partita.planner.joint.plan import solve
 from partita.plugins.capture_torch import capture_module
 from partita.problem import Problem
 from partita.ranking import planned, ranked
+from partita.reach import beyond
 from tests.branches import Branches
 
 WIDTH, TOKENS, GIB = 1024, 256, 2**30
@@ -111,12 +112,19 @@ def test_kfkb_can_be_held(memory):
 
 
 def test_kfkb_is_refused_where_stages_are_a_chain():
-    with pytest.raises(PlanError, match=r"schedule=kfkb with target deepspeed: .* 1f1b and gpipe can be held"):
-        planned(problem("deepspeed", schedule="kfkb"))
+    with pytest.raises(PlanError, match=r"schedule=kfkb with target megatron: .* targets deepspeed and partita have"):
+        planned(problem("megatron", schedule="kfkb"))
 
 
 def test_a_target_that_knows_chains_alone_keeps_1f1b():
-    assert ranked(solve(problem("deepspeed"))).schedule == "1f1b"
+    assert ranked(solve(problem("megatron"))).schedule == "1f1b"
+
+
+def test_stages_for_deepspeed_are_a_graph_of_alike_ones_that_its_engine_runs():
+    found = planned(problem("deepspeed"))
+    assert found.schedule == "kfkb"
+    assert beyond(found) == []
+    assert any(said.startswith("The stages form a graph, whose longest path has 2 of 3") for said in found.reasons)
 
 
 def test_a_schedule_that_is_held_stays():
