@@ -9,6 +9,7 @@ runtime and late wake-ups add. Other work on the machine only adds, so the least
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from statistics import median
@@ -27,9 +28,9 @@ NEAR = 0.03
 
 
 def main() -> None:
-    print(f"{machine()}\n{STEPS} steps each; float64, 8 samples\n")
+    print(f"{machine()}; load {os.getloadavg()[0]:.1f}\n{STEPS} steps each; float64, 8 samples\n")
     print(f"{'stages':30} {'schedule':9} {'processes':>9} {'simulated':>10} {'median':>9} {'ratio':>7} {'least':>7}")
-    pool, near = Pool(), 0
+    pool, near, least = Pool(), 0, 0
     try:
         for name, case in CASES.items():
             dag, wanted = DAGS[case.dag], simulated(case)
@@ -37,11 +38,12 @@ def main() -> None:
             seconds = pool.run(measured, dag.devices, case, STEPS, timeout=120)[0]
             middle = median(seconds)
             near += abs(middle / wanted - 1) <= NEAR
+            least += abs(min(seconds) / wanted - 1) <= NEAR
             figures = f"{wanted:8.3f} s {middle:7.3f} s {middle / wanted:7.4f} {min(seconds) / wanted:7.4f}"
             print(f"{name:30} {dag.schedule:9} {dag.devices:9} {figures}", flush=True)
     finally:
         pool.close()
-    print(f"\nwithin {NEAR:.0%} of the simulator: {near} of {len(CASES)}")
+    print(f"\nwithin {NEAR:.0%} of the simulator: {near} of {len(CASES)} by the median, {least} by the least step")
 
 
 if __name__ == "__main__":

@@ -23,10 +23,10 @@ BY_HAND = {
     "three towers": 0.60,
 }
 # A step never takes less than the sleeps on its longest path, beside which messages are under 1 % of it. What it takes
-# more is measured at 1 to 2.5 % (benchmarks/sleeping_stages.py): a millisecond for each turn on the path, to which a
-# machine whose cores are all taken adds a late wake-up now and then. Other work disturbs one step more than another, so
-# the least of three counts.
-LEAST, MOST, STEPS = 0.99, 1.08, 3
+# more is 1 to 2.5 % (benchmarks/sleeping_stages.py): a millisecond for each turn on the path. Where other work has all
+# cores, processes wake up late now and then, in one step more than in another: the least of some steps counts, and of
+# more where these were disturbed.
+LEAST, MOST, STEPS, AGAIN = 0.99, 1.05, 3, 4
 
 
 @pytest.mark.parametrize("name", BY_HAND)
@@ -38,5 +38,9 @@ def test_a_step_in_simulation_by_hand(name: str) -> None:
 def test_a_step_takes_as_long_as_in_simulation(pool: Pool, name: str) -> None:
     case = CASES[name]
     wanted = simulated(case)
-    seconds = min(pool.run(measured, DAGS[case.dag].devices, case, STEPS)[0])
+    seconds = 2 * wanted
+    for _ in range(AGAIN):
+        seconds = min(seconds, *pool.run(measured, DAGS[case.dag].devices, case, STEPS)[0])
+        if seconds <= MOST * wanted:
+            break
     assert LEAST <= seconds / wanted <= MOST, f"{seconds:.3f} s, in simulation {wanted:.3f} s"
