@@ -52,6 +52,28 @@ def moved(low, high, starts, listed, sums, groups, weights, masks):
 
 
 @compiled
+def improves(best, under, load, more, slower):
+    """Whether one accelerator (``more``) or CPU (``slower``) with that load leads from ``best`` to below ``under``."""
+    for k in range(under.shape[0] - more):
+        for c in range(under.shape[1] - slower):
+            limit = under[k + more, c + slower]
+            if best[k, c] < limit and load < limit:
+                return True
+    return False
+
+
+@compiled
+def improve(best, under, load, more, slower, before, low):
+    """Lower ``under`` to what ``improves`` asks about, and say in ``before`` where it came from."""
+    for k in range(under.shape[0] - more):
+        for c in range(under.shape[1] - slower):
+            largest = max(best[k, c], load)
+            if largest < under[k + more, c + slower]:
+                under[k + more, c + slower] = largest
+                before[k + more, c + slower, 0], before[k + more, c + slower, 1] = low, slower
+
+
+@compiled
 def extend(
     masks, table, starts, listed, sums, groups, weights, memory, ahead, below, best, before, numbers, lows, live, start,
     stop,
@@ -66,10 +88,15 @@ def extend(
     """
     accelerators, cpus = best.shape[1], best.shape[2]
     total = table[-1, 0]
+    # What a load must stay under, by what has been used: what is found, or what is asked where the rest can be done.
+    under = np.empty((accelerators, cpus))
     for ideal in range(start, stop):
         left = total - table[ideal, 0]
         if left > ahead[0, 0] * (1 + 1e-9):
             continue
+        for k in range(accelerators):
+            for c in range(cpus):
+                under[k, c] = np.nextafter(below, np.inf) if left <= ahead[k, c] * (1 + 1e-9) else -1.0
         for index in range(live - 1, -1, -1):
             low = numbers[index]
             seconds = table[ideal, 0] - table[low, 0]
@@ -81,30 +108,20 @@ def extend(
                 # What is moved is at least what only one of the two ideals divides; no more, where none is by both.
                 none = starts[low] == starts[low + 1] or starts[ideal] == starts[ideal + 1]
                 apart = none or listed[starts[low + 1] - 1] < listed[starts[ideal]]
-                least = seconds + (sums[ideal] + sums[low] if apart else abs(sums[ideal] - sums[low]))
-                fast = False
-                for k in range(1, accelerators):
-                    for c in range(cpus):
-                        fast = fast or max(best[low, k - 1, c], least) < best[ideal, k, c]
-            if fast:
-                load = least
-                if not apart:
+                load = seconds + (sums[ideal] + sums[low] if apart else abs(sums[ideal] - sums[low]))
+                if load <= below and not apart and improves(best[low], under, load, 1, 0):
                     load = seconds + moved(low, ideal, starts, listed, sums, groups, weights, masks)
-                if load <= below:
-                    for k in range(1, accelerators):
-                        for c in range(cpus):
-                            largest = max(best[low, k - 1, c], load)
-                            if largest < best[ideal, k, c] and largest <= below and left <= ahead[k, c] * (1 + 1e-9):
-                                best[ideal, k, c] = largest
-                                before[ideal, k, c, 0], before[ideal, k, c, 1] = low, 0
-            if slow <= below:
-                for k in range(accelerators):
-                    for c in range(1, cpus):
-                        largest = max(best[low, k, c - 1], slow)
-                        if largest < best[ideal, k, c] and largest <= below and left <= ahead[k, c] * (1 + 1e-9):
-                            best[ideal, k, c] = largest
-                            before[ideal, k, c, 0], before[ideal, k, c, 1] = low, 1
-        if best[ideal].min() < np.inf:
+                if load <= below and improves(best[low], under, load, 1, 0):
+                    improve(best[low], under, load, 1, 0, before[ideal], low)
+            if cpus > 1 and slow <= below and improves(best[low], under, slow, 0, 1):
+                improve(best[low], under, slow, 0, 1, before[ideal], low)
+        found = False
+        for k in range(accelerators):
+            for c in range(cpus):
+                if before[ideal, k, c, 0] >= 0:
+                    best[ideal, k, c] = under[k, c]
+                    found = True
+        if found or ideal == 0:
             numbers[live] = ideal
             lows[live] = masks[ideal]
             live += 1
