@@ -53,11 +53,14 @@ class Ideals:
         """The nodes of an ideal that a smaller one hasn't."""
         return sorted(set(self.members(high)) - set(self.members(low)))
 
-    def _bits(self) -> list[NDArray[np.float64]]:
-        return [
-            unpacked(self.masks[start : start + 4096], self.nodes).astype(np.float64)
-            for start in range(0, len(self.masks), 4096)
-        ]
+    def having(self) -> list[int]:
+        """For each node how many ideals have it."""
+        return [int(count) for count in sum(bits.sum(axis=0) for bits in self._bits())]
+
+    def _bits(self) -> Iterator[NDArray[np.float64]]:
+        """Rows of nodes, 0 or 1 each, some at a time."""
+        for start in range(0, len(self.masks), 4096):
+            yield unpacked(self.masks[start : start + 4096], self.nodes).astype(np.float64)
 
 
 def unpacked(masks: NDArray[np.uint64], nodes: int) -> NDArray[np.uint8]:

@@ -10,9 +10,10 @@ the cut of one set of units.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +23,13 @@ from partita.workload.answer import EXACT, WorkloadPlan, WorkloadStage
 from partita.workload.asked import Asked, Format
 from partita.workload.ideals import Ideals, packed, rising
 from partita.workload.placement_file import PlacementFile, read_placement
-from partita.workload.placement_sums import divided, extend
+from partita.workload.placement_sums import divided, extend, least_load
 from partita.workload.placement_units import Units, units
 
 # Ideals that one call of compiled code looks at, between two looks at the clock.
 CHUNK = 128
+# So many pairs of ideals are looked at for the bound that one unit gives.
+HELD = 1_000_000
 # Sums in another order differ by less.
 SLACK = 1e-12
 
@@ -91,10 +94,16 @@ def plan_placement(problem: PlacementProblem, deadline: float = inf) -> Workload
     found: WorkloadPlan | None = None
     try:
         for index, closed in enumerate(rising(count, edges)):
-            below = inf if found is None else found.seconds_per_sample * (1 + SLACK)
-            found = _best(problem, closed, below, deadline if index else inf) or found
+            tables = Tables.of(problem, closed)
+            if found is not None and closed.complete:
+                bound = min(
+                    found.seconds_per_sample, max(found.bound_seconds, _held_seconds(problem, tables, deadline))
+                )
+                found = replace(found, bound_seconds=bound)
             if found is not None and found.optimal:
                 break
+            below = inf if found is None else found.seconds_per_sample * (1 + SLACK)
+            found = _best(problem, tables, below, deadline if index else inf) or found
     except BaseException as error:
         if found is None or not (isinstance(error, TimeoutError) or is_interrupt(error)):
             raise
@@ -111,27 +120,58 @@ def _infeasible(problem: PlacementProblem) -> Infeasible:
     return Infeasible(f"{file.graph.path}: {reason}; more of either (--devices, --memory-gib) may do", [reason])
 
 
-def _best(problem: PlacementProblem, closed: Ideals, below: float, deadline: float) -> WorkloadPlan | None:
+class Tables(NamedTuple):
+    """One set of ideals as the compiled loops read it, which say what each is."""
+
+    closed: Ideals
+    table: NDArray[np.float64]
+    starts: NDArray[np.int64]
+    listed: NDArray[np.int64]
+    sums: NDArray[np.float64]
+    groups: NDArray[np.uint64]
+    weights: NDArray[np.float64]
+    memory: float
+
+    @classmethod
+    def of(cls, problem: PlacementProblem, closed: Ideals) -> Tables:
+        closed = closed.by(problem.table[:, 0])
+        moving = problem.units.moving
+        rows = np.zeros((len(moving), len(problem.units.members)), np.bool_)
+        for index, group in enumerate(moving):
+            rows[index, list(group)] = True
+        groups, weights = packed(rows), np.array(list(moving.values()), np.float64)
+        starts, listed, sums = divided(closed.masks, groups, weights)
+        memory = problem.memory_bytes * (1 + SLACK)
+        return cls(closed, closed.sums(problem.table), starts, listed, sums, groups, weights, memory)
+
+
+def _held_seconds(problem: PlacementProblem, tables: Tables, deadline: float) -> float:
+    """A bound: each unit is on some device. Of the units with few ideals before or behind them the least such load."""
+    bound = 0.0
+    for unit, count in enumerate(tables.closed.having()):
+        slow = float(problem.table[unit, 1]) if problem.file.cpus else inf
+        if slow > bound and count * (len(tables.closed) - count) <= HELD:
+            if time.monotonic() > deadline:
+                raise TimeoutError
+            least = least_load(unit, tables.closed.masks, *tables[1:]) if problem.accelerators else inf
+            bound = max(bound, min(slow, least))
+    return bound
+
+
+def _best(problem: PlacementProblem, tables: Tables, below: float, deadline: float) -> WorkloadPlan | None:
     """The best split into differences of these ideals with loads of at most ``below`` seconds."""
-    closed = closed.by(problem.table[:, 0])
-    table = closed.sums(problem.table)
-    moving = problem.units.moving
-    rows = np.zeros((len(moving), len(problem.units.members)), np.bool_)
-    for index, group in enumerate(moving):
-        rows[index, list(group)] = True
-    groups, weights = packed(rows), np.array(list(moving.values()), np.float64)
-    starts, listed, sums = divided(closed.masks, groups, weights)
+    closed = tables.closed
     best = np.full((len(closed), problem.accelerators + 1, problem.file.cpus + 1), inf)
     best[0, 0, 0] = 0
     before = np.full((*best.shape, 2), -1, np.int32)
     numbers, lows, live = np.zeros(len(closed), np.int64), np.zeros_like(closed.masks), 0
-    ahead, memory = problem.taken_over(below), problem.memory_bytes * (1 + SLACK)
+    ahead = problem.taken_over(below)
     for start in range(0, len(closed), CHUNK):
         if time.monotonic() > deadline:
             raise TimeoutError
         live = extend(
-            closed.masks, table, starts, listed, sums, groups, weights, memory, ahead, below, best, before, numbers,
-            lows, live, start, min(start + CHUNK, len(closed)),
+            closed.masks, *tables[1:], ahead, below, best, before, numbers, lows, live, start,
+            min(start + CHUNK, len(closed)),
         )  # fmt: skip
     if best[-1].min() == inf:
         return None

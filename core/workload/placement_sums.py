@@ -52,6 +52,22 @@ def moved(low, high, starts, listed, sums, groups, weights, masks):
 
 
 @compiled
+def least_load(unit, masks, table, starts, listed, sums, groups, weights, memory):
+    """The least load of an accelerator that has a unit; infinite where none can have it. Arguments as ``extend``'s."""
+    word, bit = unit // 64, np.uint64(1) << np.uint64(unit % 64)
+    without = np.array([low for low in range(masks.shape[0]) if not masks[low, word] & bit])
+    best = np.inf
+    for high in range(masks.shape[0]):
+        if masks[high, word] & bit:
+            for low in without:
+                seconds = table[high, 0] - table[low, 0]
+                there = table[high, 3] == table[low, 3] and table[high, 2] - table[low, 2] <= memory
+                if there and seconds < best and within(masks[low], masks[high]):
+                    best = min(best, seconds + moved(low, high, starts, listed, sums, groups, weights, masks))
+    return best
+
+
+@compiled
 def improves(best, under, load, more, slower):
     """Whether one accelerator (``more``) or CPU (``slower``) with that load leads from ``best`` to below ``under``."""
     for k in range(under.shape[0] - more):

@@ -64,6 +64,7 @@ def test_sums_are_those_of_the_members() -> None:
     values = [random.random() for _ in range(12)]
     found = ideals(12, random_edges(random, 12, 0.4))
     assert found.sums(values) == pytest.approx([sum(values[n] for n in one) for one in sets(found)], rel=1e-14)
+    assert found.having() == [sum(n in one for one in sets(found)) for n in range(12)]
     assert found.between(0, len(found) - 1) == list(range(12))
 
 

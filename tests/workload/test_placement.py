@@ -17,9 +17,10 @@ import pytest
 from partita.errors import Infeasible, InputError
 from partita.workload import placement
 from partita.workload.asked import Asked
-from partita.workload.ideals import sample
-from partita.workload.placement import FORMAT
+from partita.workload.ideals import ideals, sample
+from partita.workload.placement import FORMAT, PlacementProblem, Tables
 from partita.workload.placement_file import read_placement
+from partita.workload.placement_sums import least_load
 from partita.workload.placement_units import units
 
 DATA = Path(__file__).parents[1] / "data" / "published" / "dnn-partitioning"
@@ -160,6 +161,28 @@ def test_a_plan_and_its_bound_where_not_all_sets_can_be_gone_through(monkeypatch
         assert (found.complete, found.optimal) == (False, False)
         assert 0 < found.bound_seconds <= best <= found.seconds_per_sample < 2 * best
     assert some.seconds_per_sample <= late.seconds_per_sample
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_unit_bounds_the_load_of_whichever_device_has_it(seed: int, tmp_path: Path) -> None:
+    document = drawn(seed)
+    (tmp_path / "g.json").write_text(json.dumps(document))
+    file = read_placement(str(tmp_path / "g.json"))
+    problem = PlacementProblem(file, file.accelerators, file.memory_bytes)
+    made = problem.units
+    tables = Tables.of(problem, ideals(len(made.members), made.edges))
+    number = [int(node.name) for node in file.graph.nodes]
+    for unit, slow in enumerate(problem.table[:, 1]):
+        least = inf
+        for low, high in product(range(len(tables.closed)), repeat=2):
+            small, large = set(tables.closed.members(low)), set(tables.closed.members(high))
+            if small <= large and unit in large - small:
+                own = {number[n] for other in large - small for n in made.members[other]}
+                least = min(least, load(document, own, False) / 1e3)
+        found = least_load(unit, tables.closed.masks, *tables[1:])
+        assert found == pytest.approx(least, rel=1e-12)
+        if file.cpus:
+            assert min(slow, found) <= brute(document) / 1e3 * (1 + 1e-12)
 
 
 def test_units_are_colours_circles_and_idle_nodes_with_their_one_neighbour(tmp_path: Path) -> None:

