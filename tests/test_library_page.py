@@ -17,6 +17,7 @@ PICTURES = {
     "1f1b": (2, {"depth": 0}),
     "zb-h1": (2, {}),
     "interleaved": (4, {"lanes": 2}),
+    "breadth-first": (4, {"lanes": 2}),
     "interlaced": (4, {"extra": 0}),
     "3f1b": (6, {"passes": 3}),
 }

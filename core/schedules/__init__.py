@@ -1,5 +1,6 @@
 """Schedules: every lane's order of turns. One small file each; what a device holds is counted from the order."""
 
+from partita.schedules.breadth_first import breadth_first
 from partita.schedules.forward import forward_only
 from partita.schedules.gpipe import gpipe
 from partita.schedules.interlaced import interlaced
@@ -13,6 +14,6 @@ from partita.schedules.turn import Phase, Turn, in_flight
 from partita.schedules.zero_bubble import zero_bubble
 
 __all__ = [
-    "GENERATORS", "Phase", "Schedule", "Turn", "find", "forward_only", "gpipe", "in_flight", "interlaced",
-    "interleaved", "kfkb", "kfkb_on", "one_f_one_b", "three_f_one_b", "zero_bubble",
+    "GENERATORS", "Phase", "Schedule", "Turn", "breadth_first", "find", "forward_only", "gpipe", "in_flight",
+    "interlaced", "interleaved", "kfkb", "kfkb_on", "one_f_one_b", "three_f_one_b", "zero_bubble",
 ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from partita.errors import PlanError, nearest
 from partita.hooks import plugins
+from partita.schedules.breadth_first import breadth_first
 from partita.schedules.gpipe import gpipe, gpipe_of
 from partita.schedules.interlaced import interlaced, interlaced_lanes
 from partita.schedules.interleaved import interleaved, interleaved_lanes
@@ -20,6 +21,7 @@ GENERATORS = {
         Schedule("gpipe", gpipe, generate_of=gpipe_of),
         Schedule("kfkb", kfkb, arguments={"k": 1, "depth": 0}, generate_on=kfkb_on),
         Schedule("interleaved", interleaved, interleaved_lanes, {"lanes": None}),
+        Schedule("breadth-first", breadth_first, interleaved_lanes, {"lanes": None}),
         Schedule("zb-h1", zero_bubble, weight=True),
         Schedule("3f1b", three_f_one_b, three_f_one_b_lanes, {"passes": 3}),
         Schedule("interlaced", interlaced, interlaced_lanes, {"extra": 0}),

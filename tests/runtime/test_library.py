@@ -14,6 +14,7 @@ ROWS = {
     "interleaved": Row("interleaved", 2, numbers={"chunks": 2}),
     "interleaved, copies": Row("interleaved", 4, numbers={"pp": 2, "chunks": 2}, copies=2, micro_batches=2),
     "interleaved, pieces": Row("interleaved", 4, "llama", numbers={"pp": 2, "tp": 2, "chunks": 2}, micro_batches=2),
+    "breadth-first, copies": Row("breadth-first", 4, numbers={"pp": 2, "chunks": 2}, copies=2, micro_batches=2),
     "1f1b, more ahead": Row("1f1b", 4, numbers={"pp": 2, "depth": 1}, copies=2),
     "zero-bubble": Row("zero-bubble", 2),
     "zero-bubble, pieces": Row("zero-bubble", 4, numbers={"pp": 2, "tp": 2}),
@@ -29,7 +30,7 @@ ROWS = {
     "expert-parallel": Row("expert-parallel", 2, "mixture", micro_batches=2),
 }
 # Besides one stage a device, nothing but forward and backward turns, and no axis but data and tensor.
-STAGES = {"interleaved": 2, "interlaced": 3, "3f1b": 3}
+STAGES = {"interleaved": 2, "breadth-first": 2, "interlaced": 3, "3f1b": 3}
 AXES = {"sequence-parallel": ("tensor",), "context-parallel": ("context",), "expert-parallel": ("expert",)}
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "my_plan.py"
 

@@ -7,6 +7,7 @@ from fractions import Fraction
 import pytest
 
 from partita.schedules import (
+    breadth_first,
     forward_only,
     gpipe,
     interlaced,
@@ -49,6 +50,15 @@ def test_interleaved_bubble_is_p_minus_1_over_v_m(p, v):
         m = groups * p
         step, work = play(interleaved(p * v, m, lanes=p), UNITS), m * v * (F + B)
         assert Fraction(int(step) - work, work) == Fraction(p - 1, v * m)
+
+
+@pytest.mark.parametrize("p", STAGES)
+@pytest.mark.parametrize("v", [1, 2, 3, 4])
+def test_breadth_first_fills_in_small_turns_whatever_the_number_of_micro_batches(p, v):
+    for m in (1, 2, 3, 5, 8, 13):
+        assert play(breadth_first(p * v, m, lanes=p), UNITS) == (v * max(m, p) + min(m, p) - 1) * (F + B)
+    # Of one stage a lane it is GPipe.
+    assert breadth_first(p, 3, lanes=p) == gpipe(p, 3)
 
 
 @pytest.mark.parametrize("p", STAGES)

@@ -22,6 +22,9 @@ CASES = [
     ("interleaved", p * v, {"lanes": p}, groups * p, (), ())
     for p in (1, 2, 5) for v in (1, 2, 3) for groups in (1, 3)
 ] + [
+    ("breadth-first", p * v, {"lanes": p}, m, (), ())
+    for p in (1, 2, 5) for v in (1, 3) for m in (1, 3, 11)
+] + [
     ("3f1b", p * passes, {"passes": passes}, m, (), range(p * (passes - 1)))
     for p in (1, 2, 5) for passes in (1, 2, 3) for m in (1, 3, 11)
 ] + [
@@ -57,7 +60,8 @@ def test_no_lane_holds_more_micro_batches_than_the_schedule_states(name, stages,
     for lane, served in enumerate(lanes):
         of_1f1b = min(count, p - lane + arguments.get("depth", 0) * (p - lane - 1))
         exactly = {
-            "1f1b": of_1f1b, "gpipe": count, "zb-h1": min(count, p), "3f1b": of_1f1b,
+            "1f1b": of_1f1b, "gpipe": count, "breadth-first": count * len(served),
+            "zb-h1": min(count, p), "3f1b": of_1f1b,
             "interleaved": of_1f1b if len(served) == 1 else min(
                 count * len(served), (len(served) - 1) * p + 2 * (p - lane) - 1
             ),
@@ -103,7 +107,7 @@ def test_a_micro_batch_is_held_until_the_last_turn_that_needs_it():
 @pytest.mark.parametrize("name", sorted(GENERATORS))
 @pytest.mark.parametrize(("stages", "count"), [(0, 1), (1, 0), (-1, 3)])
 def test_counts_that_are_not_positive_are_refused(name, stages, count):
-    arguments = {"interleaved": {"lanes": 1}}.get(name, {})
+    arguments = {"interleaved": {"lanes": 1}, "breadth-first": {"lanes": 1}}.get(name, {})
     with pytest.raises(PlanError, match="at least 1"):
         GENERATORS[name](stages, count, **arguments)
 
@@ -113,6 +117,7 @@ def test_counts_that_are_not_positive_are_refused(name, stages, count):
     [
         ("interleaved", 8, 6, {"lanes": 4}, "micro_batches=6 is no multiple of lanes=4, .*; 4 and 8 would"),
         ("interleaved", 8, 3, {"lanes": 4}, "; 4 would be"),
+        ("breadth-first", 8, 8, {"lanes": 3}, "lanes=3 does not divide stages=8; 1, 2, 4 and 8 would"),
         ("interleaved", 8, 8, {"lanes": 3}, "lanes=3 does not divide stages=8; 1, 2, 4 and 8 would"),
         ("interleaved", 8, 8, {"lanes": 0}, "lanes=0"),
         ("interleaved", 8, 8, {}, 'schedule "interleaved" needs the argument "lanes"'),
