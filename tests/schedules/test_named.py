@@ -47,7 +47,10 @@ def test_a_plugin_adds_a_name_and_takes_none_away():
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("interlieved", "no schedule \"interlieved\". Did you mean 'interleaved'"), ("xyz", "Known: 1f1b, 3f1b, breadth-first, gpipe")],
+    [
+        ("interlieved", "no schedule \"interlieved\". Did you mean 'interleaved'"),
+        ("xyz", "Known: 1f1b, 3f1b, breadth-first, gpipe"),
+    ],
 )
 def test_unknown_names_are_refused_with_the_nearest(name, words):
     with pytest.raises(PlanError, match=words):
