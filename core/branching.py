@@ -59,7 +59,13 @@ def beside(solved: Solved, answer: Answer, chain: Plan) -> Beside | None:
     if formed := in_graph_order(problem, chain):
         best = Beside(solved, answer, formed[0], (formed[1],))
     elif held == GRAPH:
-        best = Beside(solved, answer, foretold(problem.graph, by_graph(chain), problem.cluster), ())
+        # Not None: the chain was simulated.
+        graph = captured(problem, chain)
+        assert graph is not None
+        best = Beside(solved, answer, foretold(graph, by_graph(chain), problem.cluster), ())
+    if not solved.searched.optimal:
+        # Out of time, or stopped: there is nobody to wait for more.
+        return best
     step = (best.plan if best else chain).predicted.step_seconds
     found = _fastest(branched(solved, step, MOST), problem, step)
     if found is None:

@@ -5,24 +5,32 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import cache
+from math import inf
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from partita.branching import beside, in_graph_order
+from partita.cli.model import load_model
 from partita.cluster import parse_cluster
 from partita.errors import Infeasible, PlanError
 from partita.graph import Graph
 from partita.plan import Plan
-from partita.planner.branches.search import listed_by_branch
+from partita.planner.branches.search import GraphSearch, branched, listed_by_branch
+from partita.planner.joint.engine import Engine
 from partita.planner.joint.plan import solve
 from partita.plugins.capture_torch import capture_module
 from partita.problem import Problem
 from partita.ranking import planned, ranked
 from partita.reach import beyond
+from partita.simulated import foretold
 from tests.branches import Branches
+from tests.spacetime.unlike import Case, Part
+from tests.spacetime.unlike import plan as by_hand
 
+CONFIGS = Path(__file__).parents[1] / "data" / "configs"
 WIDTH, TOKENS, GIB = 1024, 256, 2**30
 
 
@@ -74,7 +82,7 @@ def test_stages_that_are_cut_for_branches_take_less_than_the_best_chain():
     assert "whose longest path has 2 of 3" in found.reasons[-2]
 
 
-def test_blocks_that_are_listed_turn_by_turn_are_planned_branch_by_branch():
+def by_turns() -> Problem:
     """The same towers, whose layers of one depth are neighbours in the model's list."""
     asked = problem("partita")
     inside = asked.graph
@@ -82,12 +90,47 @@ def test_blocks_that_are_listed_turn_by_turn_are_planned_branch_by_branch():
     place = {name: at for at, name in enumerate([*layers, "head"])}
     blocks = tuple(sorted(inside.blocks, key=lambda block: place[block.name]))
     ops = tuple(sorted(inside.ops, key=lambda op: place[op.block]))
-    turned = replace(asked, graph=replace(inside, blocks=blocks, ops=ops))
+    return replace(asked, graph=replace(inside, blocks=blocks, ops=ops))
+
+
+def test_blocks_that_are_listed_turn_by_turn_are_planned_branch_by_branch():
+    asked, turned = problem("partita"), by_turns()
+    inside = asked.graph
     assert [block.name for block in listed_by_branch(turned.graph).blocks] == [block.name for block in inside.blocks]
     assert listed_by_branch(inside) is inside
     found, expected = ranked(solve(turned)), ranked(solve(asked))
     assert found.predicted.step_seconds == pytest.approx(expected.predicted.step_seconds, rel=1e-3)
     assert found.problem == turned.digest
+
+
+def test_out_of_time_the_chain_is_there():
+    """Where blocks have to be listed anew the best chains of that list are asked for first: there it has none."""
+    for asked, again in ((problem("partita"), False), (by_turns(), True)):
+        found = solve(asked)
+        late = replace(found, engine=Engine(found.engine.pricing, 0.0))
+        assert [one.best.found.stages for one in branched(late, inf, 3)] == [found.best.found.stages] * (not again)
+
+
+def test_what_was_found_before_an_interrupt_is_there():
+    class Interrupted(GraphSearch):
+        def _limits(self, *asked):
+            yield next(super()._limits(*asked))
+            raise KeyboardInterrupt
+
+    found = solve(problem("partita"))
+    search = Interrupted(found.engine, (), inf)
+    (answer,) = search.best(inf, 3)
+    ((seconds, _, places),) = search.found
+    assert (answer.best.seconds, answer.searched.optimal) == (pytest.approx(seconds), False)
+    assert [(one.start, one.stop) for one in answer.best.found.stages] == [place[:2] for place in places]
+
+
+def test_after_an_interrupt_nothing_new_is_searched_for():
+    found, before = solve(problem("partita")), chain()
+    stopped = replace(found, searched=replace(found.searched, optimal=False))
+    assert beside(found, found.best, before).plan.search.engine == "branches"
+    formed = beside(stopped, found.best, before).plan
+    assert (formed.schedule, formed.stages) == ("kfkb", before.stages)
 
 
 def test_where_no_chain_fits_branches_side_by_side_may():
@@ -109,6 +152,22 @@ def test_kfkb_can_be_held(memory):
     assert plan.schedule == "kfkb"
     assert "Held by you: pp=3, schedule=kfkb." in plan.reasons
     assert planned(replace(asked, fix={"pp": 1, "schedule": "kfkb"})).schedule == "kfkb"
+
+
+def test_kfkb_can_be_held_where_stages_divide_a_copys_samples():
+    """Which the model has been captured with one of: it is captured again, with two."""
+
+    def captured(samples: int) -> Graph:
+        model = str(CONFIGS / "gpt2-tiny.json")
+        return replace(load_model(model, 8, "float32", samples), name=model)
+
+    cluster = parse_cluster("1x4xa100-80gb")
+    divided = by_hand(captured, Case((Part(flow="batch"), Part(flow="batch"))), "fp32")
+    held = Problem(captured(1), cluster, 8, precision="fp32", target="partita", fix={"schedule": "kfkb"})
+    found = solve(held)
+    formed = beside(found, found.best, foretold(captured(2), divided, cluster)).plan
+    assert (formed.sample_parts, formed.schedule, formed.stages) == (2, "kfkb", divided.stages)
+    assert formed.predicted.step_seconds > 0
 
 
 def test_kfkb_is_refused_where_stages_are_a_chain():

@@ -16,6 +16,7 @@ from math import inf
 import numpy as np
 
 from partita.cost.alike import alike
+from partita.errors import PlanError
 from partita.graph import Graph
 from partita.planner.branches.bound import least_step
 from partita.planner.branches.formula import graph_seconds
@@ -28,7 +29,7 @@ from partita.planner.joint.formula import terms
 from partita.planner.joint.plan import Solved, searched
 from partita.planner.joint.price import Pricing
 from partita.planner.joint.rows import base
-from partita.planner.joint.search import Found
+from partita.planner.joint.search import STOPS, Found, is_stop
 from partita.planner.joint.sharp import Turns
 from partita.planner.joint.space import Family
 from partita.planner.joint.stage_ways import Place, Places, StageWays
@@ -66,38 +67,14 @@ class GraphSearch:
 
     def best(self, below: float, most: int) -> list[Solved]:
         """The best answers, the fastest first, up to so many and under ``below`` seconds, each as of a search of its
-        own."""
-        bound, done = below, 0
+        own. Out of time, and after Ctrl-C, those of what was found."""
         tables = sorted(self._tables(), key=lambda one: one[0])
-        for least, family, count in tables:
-            if least >= bound or time.monotonic() > self.deadline:
-                break
-            done += 1
-            # One stage has no branches beside each other.
-            if family.most_stages == 1:
-                continue
-            for seconds, table, places in self._limits(family, count, bound):
-                self.found.append((seconds, table, places))
-                bound = min(bound, seconds)
+        done = self._search(tables, below)
         for answer in self.chains:
             table = self._table(answer.family, answer.table.micro_batches, below)
             places = tuple(Place(one.start, one.stop, one.unit, one.shape) for one in answer.found.stages)
             self.found.append((table.seconds(places), table, places))
-        climbed: dict[Places, tuple[float, _Table]] = {}
-        starts = sorted(self.found, key=lambda one: one[0])[:CLIMBS]
-        for depth in DEPTHS:
-            ends: dict[Places, tuple[float, _Table, Places]] = {}
-            for _, table, places in starts:
-                if time.monotonic() > self.deadline:
-                    break
-                deep = table.deep(depth)
-                for number, (seconds, at) in enumerate(deep.climbed(places)):
-                    if number == 0:
-                        ends[at] = seconds, deep, at
-                    # A longer warm-up that wins nothing holds more.
-                    if at not in climbed or seconds < climbed[at][0] * (1 - STEP):
-                        climbed[at] = seconds, deep
-            starts = sorted(ends.values(), key=lambda one: one[0])[:CLIMBS_ON] or starts
+        climbed = self._climbed()
         ranked = sorted((seconds, at, table) for at, (seconds, table) in climbed.items() if seconds < below)
         bound = min((least for least, _, _ in tables), default=0.0)
         found = []
@@ -106,6 +83,56 @@ class GraphSearch:
             searched = Searched(answer, bound, False, len(tables), len(tables) - done)
             found.append(Solved(self.engine, searched, answer))
         return found
+
+    def _search(self, tables: Sequence[tuple[float, Family, int]], below: float) -> int:
+        """Finds answers of the tables that may have some under ``below`` seconds; how many of them it asked."""
+        bound, done = below, 0
+        try:
+            for least, family, count in tables:
+                if least >= bound or time.monotonic() > self.deadline:
+                    break
+                done += 1
+                # One stage has no branches beside each other.
+                if family.most_stages == 1:
+                    continue
+                for seconds, table, places in self._limits(family, count, bound):
+                    self.found.append((seconds, table, places))
+                    bound = min(bound, seconds)
+        except STOPS as stop:
+            self._stop(stop)
+        return done
+
+    def _climbed(self) -> dict[Places, tuple[float, _Table]]:
+        """What climbs from the best answers end with, and what lies beside these."""
+        climbed: dict[Places, tuple[float, _Table]] = {}
+        starts = sorted(self.found, key=lambda one: one[0])[:CLIMBS]
+        for depth in DEPTHS:
+            ends: dict[Places, tuple[float, _Table, Places]] = {}
+            for _, table, places in starts:
+                deep = table.deep(depth)
+                for number, (seconds, at) in enumerate(self._near(deep, places)):
+                    if number == 0:
+                        ends[at] = seconds, deep, at
+                    # A longer warm-up that wins nothing holds more.
+                    if at not in climbed or seconds < climbed[at][0] * (1 - STEP):
+                        climbed[at] = seconds, deep
+            starts = sorted(ends.values(), key=lambda one: one[0])[:CLIMBS_ON] or starts
+        return climbed
+
+    def _near(self, table: _Table, places: Places) -> list[tuple[float, Places]]:
+        """The end of a climb and the best beside it; where there is no time for one, its beginning."""
+        if time.monotonic() <= self.deadline:
+            try:
+                return table.climbed(places)
+            except STOPS as stop:
+                self._stop(stop)
+        return [(table.seconds(places), places)]
+
+    def _stop(self, stop: BaseException) -> None:
+        """From here on nothing more is looked for."""
+        if not is_stop(stop):
+            raise stop
+        self.deadline = 0.0
 
     def _tables(self) -> Iterator[tuple[float, Family, int]]:
         """The families and numbers of micro-batches, with a bound of each."""
@@ -181,9 +208,15 @@ def branched(solved: Solved, below: float, most: int) -> list[Solved]:
     if graph is None:
         return []
     if graph is not pricing.problem.graph:
-        again = searched(_listed(pricing, graph), max(0.0, deadline - time.monotonic()))
+        try:
+            again = searched(_listed(pricing, graph), max(0.0, deadline - time.monotonic()))
+        except (PlanError, KeyboardInterrupt):
+            # Out of time before there was one, or Ctrl-C.
+            return []
         if again is None:
             return branched_alone(pricing, below, most, deadline)
+        if not again.searched.optimal:
+            return []
         solved = again
     chains = (solved.best, *solved.engine.others(solved.best, WITHIN, CHAINS))
     return GraphSearch(solved.engine, chains, deadline).best(below, most)
