@@ -130,10 +130,10 @@ say "installing about 90 packages, 2 GB unpacked, those that are not there yet: 
 # network at all when everything is there already.
 install 'setuptools>=77'
 install --use-pep517 --no-build-isolation --editable '.[dev]'
-# One question that has an answer and one that has none: together they use all of it.
-say "compiling the planner's search: about 20 seconds"
-for limit in 40 0.5; do
-    $venv/bin/partita plan gpt3-tiny --cluster 4xa100-40gb --global-batch 8 --target partita --memory-gib $limit >/dev/null 2>&1 || true
+# One question that has an answer, one that has none, and one about a model with branches: together they use all of it.
+say "compiling the planner's search: about 30 seconds"
+for question in 'gpt3-tiny --memory-gib 40' 'gpt3-tiny --memory-gib 0.5' 'multimodal-tiny --fix pp=4'; do
+    $venv/bin/partita plan $question --cluster 4xa100-40gb --global-batch 8 --target partita >/dev/null 2>&1 || true
 done
 printf '%s\n' "$identity" >$venv/.installed
 rm -f $venv/.installing
