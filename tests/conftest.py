@@ -36,9 +36,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(scope="session")
-def pool() -> Iterator[Pool]:
-    """Live processes; they start when a test first runs something on them."""
-    made = Pool(captures=Path(os.environ[CAPTURES]))
+def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
+    """Live processes; they start when a test first runs something on them. No fast test needs a framework there."""
+    made = Pool(captures=Path(os.environ[CAPTURES]), frameworks=request.config.getoption("markexpr") != "not slow")
     yield made
     made.close()
 
