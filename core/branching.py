@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from partita.errors import PlanError
-from partita.graph import Graph
-from partita.plan import Order, Plan, Stage
+from partita.plan import Order, Plan, Search, rounded
 from partita.planner.arrangement import arrangement
 from partita.planner.branches import NAME
-from partita.planner.branches.search import branched, branched_alone
+from partita.planner.branches.search import GraphSearch, branched, branched_alone, relisted
 from partita.planner.joint.engine import Answer
 from partita.planner.joint.plan import Solved
 from partita.planner.joint.price import Pricing
@@ -26,6 +25,8 @@ from partita.simulated import TURNS, captured, fits, foretold, turns
 
 # Steps that take up to so many times as long are as fast.
 SAME = 1.001
+# Chains in other orders of the blocks that by the formula take up to so many times as long as the best are looked at.
+NEAR = 1.05
 # Answers of the search that are simulated, and the orders that the fastest of them is simulated in: by the graph, with
 # more micro-batches in flight where transfers have to hide, and as a chain.
 MOST, GRAPH = 4, "kfkb"
@@ -45,16 +46,31 @@ class Beside:
     said: tuple[str, ...]
 
 
-def beside(solved: Solved, answer: Answer, chain: Plan) -> Beside | None:
+def relistings(solved: Solved, chain: Plan) -> Iterator[Solved]:
+    """The best chains of the same problem with its blocks listed in other orders, that may be faster than this one;
+    none where a plan can't be any graph of stages."""
+    if _free(solved.engine.pricing.problem):
+        yield from relisted(solved, NEAR * max(solved.best.seconds, chain.predicted.step_seconds))
+
+
+def unproven(solved: Solved, search: Search) -> Search:
+    """The search of the best chain in one order of the blocks; what no stages take less than, in whatever order."""
+    bound = rounded(GraphSearch(solved.engine, (), inf).bound_seconds)
+    return replace(search, engine=NAME, optimal=False, bound_seconds=bound)
+
+
+def beside(
+    problem: Problem, solved: Solved, answer: Answer, chain: Plan, others: Sequence[Solved] = ()
+) -> Beside | None:
     """The fastest plan with branches side by side, where the simulation says that it takes less than the best chain, or
     as long and holds less; None where there is none, for a target that has no such order, and where another is held.
 
-    Where ``kfkb`` is held, the fastest in that order, be it slower.
+    Where ``kfkb`` is held, the fastest in that order, be it slower. ``solved``: what the chain's answer is from;
+    ``others``: the same with the blocks in other orders, one of which may be the problem's.
     """
-    problem = solved.engine.pricing.problem
-    held = problem.fix.get("schedule")
-    if not TARGETS[problem.target].graphs or held not in (None, GRAPH):
+    if not _free(problem):
         return None
+    held = problem.fix.get("schedule")
     best: Beside | None = None
     if formed := in_graph_order(problem, chain):
         best = Beside(solved, answer, formed[0], (formed[1],))
@@ -67,7 +83,7 @@ def beside(solved: Solved, answer: Answer, chain: Plan) -> Beside | None:
         # Out of time, or stopped: there is nobody to wait for more.
         return best
     step = (best.plan if best else chain).predicted.step_seconds
-    found = _fastest(branched(solved, step, MOST), problem, step)
+    found = _fastest(branched(solved, step, MOST, others), problem, step)
     if found is None:
         return best
     than = _than(chain, found.plan)
@@ -77,9 +93,14 @@ def beside(solved: Solved, answer: Answer, chain: Plan) -> Beside | None:
 def alone(pricing: Pricing, deadline: float) -> Beside | None:
     """The fastest plan with branches side by side of a problem for which no chain of stages fits."""
     problem = pricing.problem
-    if not TARGETS[problem.target].graphs or problem.fix.get("schedule") not in (None, GRAPH):
+    if not _free(problem):
         return None
     return _fastest(branched_alone(pricing, inf, MOST, deadline), problem, inf)
+
+
+def _free(problem: Problem) -> bool:
+    """Whether stages may form any graph."""
+    return TARGETS[problem.target].graphs and problem.fix.get("schedule") in (None, GRAPH)
 
 
 def _fastest(searches: Sequence[Solved], problem: Problem, step: float) -> Beside | None:
@@ -129,9 +150,8 @@ def _simulated(searches: Sequence[Solved], problem: Problem) -> Iterator[tuple[S
     left, held = TURNS, problem.fix.get("schedule")
     fastest: tuple[Solved, Plan] | None = None
     for asked in searches:
-        made = asked.plan(asked.best)
-        stages = tuple(_in_models_order(problem.graph, stage) for stage in made.stages)
-        made = replace(made, problem=problem.digest, stages=stages, search=replace(made.search, engine=NAME))
+        made = in_models_order(problem, asked.plan(asked.best))
+        made = replace(made, search=replace(made.search, engine=NAME))
         if (left := left - turns(made)) < 0:
             break
         plan = _ordered(problem, made, GRAPH, {"k": 1, "depth": asked.best.table.depth})
@@ -166,12 +186,17 @@ def _ordered(problem: Problem, plan: Plan, schedule: str, arguments: Mapping[str
     return found if fits(problem, found) else None
 
 
-def _in_models_order(graph: Graph, stage: Stage) -> Stage:
-    """The stage with its blocks in the model's order; they were listed branch by branch."""
-    place = {block.name: at for at, block in enumerate(graph.blocks)}
-    pairs = sorted(zip(stage.blocks, stage.strategies, strict=True), key=lambda pair: place[pair[0]])
-    blocks, strategies = zip(*pairs, strict=True)
-    return replace(stage, blocks=blocks, strategies=strategies)
+def in_models_order(problem: Problem, plan: Plan) -> Plan:
+    """The plan of the problem, where another order of the model's blocks was searched."""
+    if plan.problem == problem.digest:
+        return plan
+    place = {block.name: at for at, block in enumerate(problem.graph.blocks)}
+    stages = []
+    for stage in plan.stages:
+        pairs = sorted(zip(stage.blocks, stage.strategies, strict=True), key=lambda pair: place[pair[0]])
+        blocks, strategies = zip(*pairs, strict=True)
+        stages.append(replace(stage, blocks=blocks, strategies=strategies))
+    return replace(plan, problem=problem.digest, stages=tuple(stages))
 
 
 def _than(chain: Plan, plan: Plan) -> str:

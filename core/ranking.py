@@ -9,11 +9,12 @@ most of it (planner/joint/sharp.py), and its best answers near the stated one's 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
 from math import inf
 
-from partita.branching import alone, beside
+from partita.branching import SAME, alone, beside, in_models_order, relistings, unproven
 from partita.cost.alike import alike
 from partita.errors import Infeasible, PlanError
 from partita.plan import Plan
@@ -35,8 +36,15 @@ from partita.simulated import TURNS, captured, fits, turns
 WITHIN, TABLES = 1.1, 8
 # What is simulated: so many plans, of answers that the sharper formula gives up to so many times the best simulated.
 MOST, NEAR = 5, 1.005
+# So many tables and plans of each other order of the blocks whose best chain isn't better by the formula; the rest
+# where one of these is the fastest.
+FEW = 2
 # Times of a single stage that differ by less are the same.
 ROUNDED = 1.02
+OTHER_ORDER = (
+    "Its stages are runs of another list of the blocks than the model's: of two that don't read each other, either may "
+    "come first."
+)
 
 
 def planned(problem: Problem, seconds: float = inf, engine: str = "joint") -> Plan:
@@ -62,47 +70,84 @@ def ranked(solved: Solved) -> Plan:
     there is, the best plan whose stages are alike.
     """
     problem = solved.engine.pricing.problem
-    refused: PlanError | None = None
-    left, simulated = TURNS, 0
-    best: tuple[Answer, Plan] | None = None
+    race, chains, whole = _Race(problem), [solved], [solved]
     try:
-        for seconds, answer, plan in _plans(solved):
-            if best is not None and seconds > best[1].predicted.step_seconds * NEAR:
+        race.run(solved, _plans(solved))
+        if race.best is not None and solved.searched.optimal:
+            for other in relistings(solved, race.best[2]):
+                chains.append(other)
+                if len(other.best.found.stages) == 1:
+                    continue
+                if other.best.seconds < min(one.best.seconds for one in whole) * (1 - TIE):
+                    whole.append(other)
+                    race.run(other, _plans(other))
+                else:
+                    race.run(other, islice(_plans(other, FEW), FEW))
+            if all(race.best[0] is not one for one in whole):
+                race.run(race.best[0], islice(_plans(race.best[0]), 1, None))
+    except KeyboardInterrupt:
+        # The best so far, simulated or not, is worth more than none.
+        pass
+    if race.best is None and race.refused is not None:
+        alike = searched(solved.engine.pricing.on(problem), uniform=True)
+        if alike is None or len({stage.shape for stage in solved.best.found.stages}) == 1:
+            raise race.refused
+        return ranked(alike)
+    if race.best is None:
+        plan = solved.plan(solved.best)
+        why = _not_simulated(plan) if captured(problem, plan) else _not_captured(plan)
+        return replace(plan, reasons=(*reasons(solved, solved.best, plan), why))
+    first, answer, plan = race.best
+    if first is solved:
+        answer, plan = _fewest(solved, (answer, plan))
+    said = [_said(answer, first.best, plan, race.simulated)]
+    if first is not solved:
+        plan, said = replace(plan, search=unproven(first, plan.search)), [*said, OTHER_ORDER]
+    if found := beside(problem, first, answer, plan, [chain for chain in chains if chain is not first]):
+        sentences = (*reasons(found.solved, found.answer, found.plan), *said, *found.said)
+        return replace(found.plan, reasons=sentences)
+    return replace(plan, reasons=(*reasons(first, answer, plan), *said))
+
+
+@dataclass
+class _Race:
+    """Plans of a problem that are simulated, and the fastest so far."""
+
+    problem: Problem
+    left: int = TURNS
+    simulated: int = 0
+    best: tuple[Solved, Answer, Plan] | None = None
+    refused: PlanError | None = None
+
+    def run(self, solved: Solved, plans: Iterable[tuple[float, Answer, Plan]]) -> None:
+        """Simulates the plans of a search while there is time: those that the seconds before each don't say to be
+        slower than the fastest of them."""
+        best = self.best[2].predicted.step_seconds if self.best and self.best[0] is solved else inf
+        for seconds, answer, plan in plans:
+            if seconds > best * NEAR:
                 continue
-            left -= turns(plan)
-            graph = captured(problem, plan)
-            if left < 0 or (graph is None and best is None and refused is None):
+            plan = in_models_order(self.problem, plan)
+            self.left -= turns(plan)
+            graph = captured(self.problem, plan)
+            if self.left < 0 or (graph is None and self.best is None and self.refused is None):
                 break
             if graph is None:
                 continue
             try:
-                plan = predicted(graph, plan, problem.cluster)
+                plan = predicted(graph, plan, self.problem.cluster)
             except PlanError as error:
-                refused = refused or error
+                self.refused = self.refused or error
                 continue
-            if not fits(problem, plan):
+            if not fits(self.problem, plan):
                 continue
-            simulated += 1
-            if best is None or plan.predicted.step_seconds < best[1].predicted.step_seconds * (1 - TIE):
-                best = answer, plan
-    except KeyboardInterrupt:
-        # The best so far, simulated or not, is worth more than none.
-        pass
-    if best is None and refused is not None:
-        alike = searched(solved.engine.pricing.on(problem), uniform=True)
-        if alike is None or len({stage.shape for stage in solved.best.found.stages}) == 1:
-            raise refused
-        return ranked(alike)
-    if best is None:
-        plan = solved.plan(solved.best)
-        why = _not_simulated(plan) if captured(problem, plan) else _not_captured(plan)
-        return replace(plan, reasons=(*reasons(solved, solved.best, plan), why))
-    answer, plan = best = _fewest(solved, best)
-    said = _said(answer, solved.best, plan, simulated)
-    if found := beside(solved, answer, plan):
-        sentences = (*reasons(found.solved, found.answer, found.plan), said, *found.said)
-        return replace(found.plan, reasons=sentences)
-    return replace(plan, reasons=(*reasons(solved, answer, plan), said))
+            self.simulated += 1
+            step = plan.predicted.step_seconds
+            if step < best * (1 - TIE):
+                best = step
+                # Another order of the blocks than the model's must be worth it.
+                known = self.best is not None and self.best[0] is not solved
+                if self.best is None or step * (SAME if known else 1 + TIE) < self.best[2].predicted.step_seconds:
+                    self.best = solved, answer, plan
 
 
 def _fewest(solved: Solved, best: tuple[Answer, Plan]) -> tuple[Answer, Plan]:
@@ -119,24 +164,24 @@ def _fewest(solved: Solved, best: tuple[Answer, Plan]) -> tuple[Answer, Plan]:
     return best
 
 
-def _plans(solved: Solved) -> Iterator[tuple[float, Answer, Plan]]:
+def _plans(solved: Solved, tables: int = TABLES) -> Iterator[tuple[float, Answer, Plan]]:
     """The best under the formula, the best under the sharper one, the interleaved forms of the first, and what is left;
     and the seconds that the sharper formula gives, 0 where it says nothing."""
     yield 0.0, solved.best, solved.plan(solved.best)
     if not solved.searched.optimal or len(solved.best.found.stages) == 1:
         return
-    near = sorted(_answers(solved), key=lambda one: one[0])[:MOST]
+    near = sorted(_answers(solved, tables), key=lambda one: one[0])[:MOST]
     yield from ((seconds, answer, solved.plan(answer)) for seconds, answer in near[:1])
     yield from ((0.0, solved.best, plan) for plan in interleaved(solved, solved.best))
     yield from ((seconds, answer, solved.plan(answer)) for seconds, answer in near[1:])
 
 
-def _answers(solved: Solved) -> Iterator[tuple[float, Answer]]:
-    """Answers of several tables that take about as little as the best of them under the sharper formula, with these
-    seconds; GPipe's formula is exact."""
+def _answers(solved: Solved, tables: int) -> Iterator[tuple[float, Answer]]:
+    """Answers of the best's table and of so many others that take about as little as the best of them under the sharper
+    formula, with these seconds; GPipe's formula is exact."""
     depths = [depth for schedule, depth in solved.engine.schedules if schedule == "1f1b"]
     below, seen = solved.best.seconds * NEAR, {_key(solved.best)}
-    for answer in (solved.best, *solved.engine.others(solved.best, WITHIN, TABLES)):
+    for answer in (solved.best, *solved.engine.others(solved.best, WITHIN, tables)):
         found = [(answer.seconds, answer)] if answer.seconds < below else []
         if len(answer.found.stages) > 1:
             for one in sharpest(answer.table, answer.found.stages, depths, below):

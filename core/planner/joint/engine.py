@@ -114,11 +114,12 @@ class Engine:
         fixed = "1f1b" if fixed == "kfkb" else fixed
         self.schedules = [kind for kind in kinds if fixed in (None, kind[0])]
 
-    def search(self) -> Searched:
-        """The best answer. Interrupted, or at its deadline, the best so far with the bound of what is left."""
+    def search(self, below: float = inf) -> Searched:
+        """The best answer that takes less than ``below`` seconds. Interrupted, or at its deadline, the best so far with
+        the bound of what is left."""
         tasks = self.tasks
         found: Answer | None = None
-        below, pruned = inf, 0
+        pruned = 0
         # In the order of bounds; a task's second bound, with regard to memory, is found where its first one is due.
         queue = [(task.easy, task.bound, number, False) for number, task in enumerate(tasks)]
         heapify(queue)
