@@ -19,11 +19,12 @@ import numpy as np
 
 from partita.cost.alike import alike
 from partita.graph import Graph
+from partita.graph.edges import paths_behind
 from partita.planner.branches.bound import least_step
 from partita.planner.branches.formula import graph_seconds
 from partita.planner.branches.orders import listed, orders
 from partita.planner.branches.programme import Programme
-from partita.planner.branches.traffic import Traffic, Value, behind, block_pairs, values
+from partita.planner.branches.traffic import Traffic, Value, block_pairs, values
 from partita.planner.branches.tree import Series, branches, order, tree
 from partita.planner.joint.climb import Climb
 from partita.planner.joint.engine import DEPTHS, TIE, Answer, Engine, Searched
@@ -191,7 +192,8 @@ class _Table(Climb):
         return _Table(deep, self.family, self.traffic)
 
     def behind(self, places: Places) -> list[int]:
-        return behind(len(places), list(self.traffic.moved(places)))
+        """For each stage how many lie behind it on the longest path."""
+        return [stages - 1 for stages in paths_behind(list(self.traffic.moved(places)), len(places))]
 
     def step_seconds(self, turns: Sequence[Turns], places: Places, behind: Sequence[int]) -> float:
         ahead = [self.table.ahead(each) for each in behind]

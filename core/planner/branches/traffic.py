@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -117,11 +116,3 @@ class Traffic:
 
 def _port(shape: Shape) -> tuple[int, int]:
     return shape.dp, shape.width
-
-
-def behind(stages: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """For each stage how many lie behind it on the longest path."""
-    found = [0] * stages
-    for maker, reader in sorted(edges, reverse=True):
-        found[maker] = max(found[maker], 1 + found[reader])
-    return found

@@ -11,10 +11,10 @@ import networkx as nx
 import numpy as np
 import pytest
 
+from partita.graph.edges import paths_behind
 from partita.planner.branches.bound import least_step
 from partita.planner.branches.formula import graph_seconds
 from partita.planner.branches.programme import Programme
-from partita.planner.branches.traffic import behind
 from partita.planner.branches.tree import Parallel, Series, order, tree
 from partita.planner.joint.rows import base
 from partita.planner.joint.sharp import pipeline_seconds
@@ -176,7 +176,7 @@ def test_no_stages_go_under_the_bound(seed):
         places = found[1]
         of = [at for at, place in enumerate(places) for _ in range(place.start, place.stop)]
         moved = {(of[a], of[b]): (0.0, 0.0) for a, b in edges if of[a] != of[b]}
-        deep = behind(len(places), list(moved))
+        deep = [stages - 1 for stages in paths_behind(list(moved), len(places))]
         turns = [ways.ways(b, place)[0][0] for b, place in zip(deep, places, strict=True)]
         least = min(least, graph_seconds(turns, moved, [b + 1 for b in deep], table.micro_batches))
         limit = programme.slowest(places, deep)
