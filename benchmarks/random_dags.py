@@ -2,7 +2,8 @@
 
 The models are those of ``tests/planner/branches/dags.py``. The best chain is that of the planner with the schedule
 held to 1F1B and the blocks listed in several orders: the model's own, branch by branch, level by level, depth first
-from the last blocks, and ``--random`` others. Each is simulated as a plan of the model, and must fit its memory.
+from the last blocks, and ``--random`` others. Each is simulated as a plan of the model, and must fit its memory. Small
+models are also held against all stages that there are, under the planner's formula (``optimum``).
 """
 
 from __future__ import annotations
@@ -22,10 +23,13 @@ from machine import machine  # noqa: E402
 from partita.errors import Infeasible  # noqa: E402
 from tests.planner.branches.beside_chains import SAME, Outcome, outcome, timed  # noqa: E402
 from tests.planner.branches.dags import CLUSTERS, KINDS, SMALL, drawn  # noqa: E402
+from tests.planner.branches.optimum import over_optimum  # noqa: E402
 
 # Numbers of blocks whose searches are timed, on eight devices; so many of each.
 SIZES, TIMED = (5, 10, 20, 40, 60, 100), 3
 WITHIN = (0.01, 0.05, 0.2)
+# Blocks of the models for which all stages are gone through.
+MOST = 7
 
 
 def outcomes(count: int, seed: int, blocks: tuple[int, int], clusters, random: int) -> Iterator[Outcome]:
@@ -70,6 +74,21 @@ def table(found: list[Outcome]) -> None:
     print(f"stages that form a graph or are listed otherwise: {len(graphs)}; above all work on all devices: {shares}")
 
 
+def small(count: int) -> None:
+    """How often the search's answer is the best of all stages."""
+    ratios, seed = [], 0
+    while len(ratios) < count:
+        if (ratio := over_optimum(seed, MOST)) is not None:
+            ratios.append(ratio)
+        seed += 1
+    equal = sum(ratio < 1 + 1e-9 for ratio in ratios)
+    print(
+        f"{count} models of up to {MOST} blocks on 4 devices: {equal} answers are the best of all stages under the "
+        f"formula, {sum(ratio < 1.01 for ratio in ratios)} within 1 %; the worst takes {max(ratios):.3f} times as long",
+        flush=True,
+    )
+
+
 def times() -> None:
     """Seconds of this process for a whole plan by the number of blocks."""
     for size in SIZES:
@@ -84,6 +103,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="the first model's")
     parser.add_argument("--blocks", type=int, nargs=2, default=(5, 40), metavar=("LEAST", "MOST"))
     parser.add_argument("--random", type=int, default=0, help="further orders of the chains' blocks")
+    parser.add_argument("--optimal", type=int, default=50, help="small models, held against all stages")
     parser.add_argument("--small", action="store_true", help="on four devices alone")
     asked = parser.parse_args()
     print(f"{machine()}\n", flush=True)
@@ -96,6 +116,7 @@ def main() -> None:
         if len(found) % 20 == 0 and len(found) < asked.count:
             line("so far", found)
     table(found)
+    small(asked.optimal)
     times()
 
 

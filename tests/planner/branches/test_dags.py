@@ -13,11 +13,16 @@ from partita.planner.branches.traffic import block_pairs
 from partita.planner.joint.plan import solve
 from tests.planner.branches.beside_chains import SAME, outcome
 from tests.planner.branches.dags import SMALL, drawn
+from tests.planner.branches.optimum import over_optimum
 
 # Of these a chain in another order of the blocks than the model's was up to a quarter faster than the plan, before
 # others were tried.
 FASTER_ONCE = (6, 9, 21, 41)
 SEEDS = (2, 14, 15, 20, 22, 46, 62, *FASTER_ONCE)
+
+
+# Models of up to five blocks whose answer is the best of all stages under the formula, and others.
+BEST, NEAR_BEST = (0, 2, 4, 5, 6, 7), (3, 12, 14, 17)
 
 
 def small(seed: int):
@@ -38,6 +43,16 @@ def test_no_stages_take_less_than_the_bound(seed):
     assert found
     for each in found:
         assert 0 < each.searched.bound_seconds <= each.best.seconds * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", BEST)
+def test_no_stages_of_a_small_model_are_better(seed):
+    assert over_optimum(seed, 5) == pytest.approx(1, rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", NEAR_BEST)
+def test_stages_of_a_small_model_are_at_most_a_tenth_better(seed):
+    assert 1 - 1e-9 < over_optimum(seed, 5) < 1.1
 
 
 @pytest.mark.parametrize("seed", range(40))
