@@ -99,7 +99,7 @@ def _matchings(left: tuple[int, ...]) -> Iterator[tuple[tuple[int, int], ...]]:
 
 
 ROWS = {
-    "alphafold2-tiny": (SIZES["alphafold2-tiny"], 6e-3, (100, 200, 400, 800)),
+    "alphafold2-tiny": (SIZES["alphafold2-tiny"], 6e-3, (100, 200, 400)),
     "two blocks, two passes": (
         replace(SIZES["alphafold2-tiny"], blocks=2, recycles=1), 1e-2, (100, 200, 400),
     ),

@@ -184,4 +184,3 @@ def test_a_killed_rank_leaves_nobody_waiting(pool: Pool) -> None:
         pool.run(killed, 2, timeout=240)
     assert "rank 1 of 2: died with exit code -9" in str(raised.value)
     assert "rank 0 of 2: Traceback" in str(raised.value)
-    assert "Connection closed by peer" in str(raised.value)
