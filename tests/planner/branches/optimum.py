@@ -15,10 +15,11 @@ from math import inf
 
 from partita.cost.alike import alike
 from partita.errors import Infeasible
+from partita.graph.edges import paths_behind
 from partita.planner.branches.formula import graph_seconds
 from partita.planner.branches.orders import listed
 from partita.planner.branches.search import _plain, branched, relisted
-from partita.planner.branches.traffic import Traffic, behind, block_pairs, values
+from partita.planner.branches.traffic import Traffic, block_pairs, values
 from partita.planner.joint.engine import DEPTHS
 from partita.planner.joint.plan import solve
 from partita.planner.joint.price import Pricing
@@ -82,7 +83,7 @@ def optimum(problem: Problem) -> float:
                     if any(plain.prices_of[one.shape, one.unit] < 0 for one in places):
                         continue
                     sent = traffic.moved(tuple(places))
-                    later = behind(len(places), list(sent))
+                    later = [deep - 1 for deep in paths_behind(list(sent), len(places))]
                     for depth in DEPTHS:
                         ways = []
                         for stage, one, rest in zip(stages, places, later, strict=True):
