@@ -120,7 +120,7 @@ def test_what_was_found_before_an_interrupt_is_there():
     found = solve(problem("partita"))
     search = Interrupted(found.engine, (), inf)
     (answer,) = search.best(inf, 3)
-    ((seconds, _, places),) = search.found
+    ((seconds, _, _, places),) = search.found
     assert (answer.best.seconds, answer.searched.optimal) == (pytest.approx(seconds), False)
     assert [(one.start, one.stop) for one in answer.best.found.stages] == [place[:2] for place in places]
 

@@ -31,7 +31,7 @@ from partita.planner.joint.engine import DEPTHS, TIE, Answer, Engine, Searched
 from partita.planner.joint.formula import terms
 from partita.planner.joint.plan import Solved
 from partita.planner.joint.price import Pricing
-from partita.planner.joint.rows import base
+from partita.planner.joint.rows import Row, base
 from partita.planner.joint.search import STOPS, Found, is_stop
 from partita.planner.joint.sharp import Turns
 from partita.planner.joint.space import Family
@@ -40,9 +40,9 @@ from partita.planner.joint.table import JointTable
 
 # A limit falls at least by so much from answer to answer.
 STEP = 2e-3
-# Answers that a climb begins with, chains among them, that take up to so many times the best chain's seconds; and ends
-# of climbs from which another goes on with more micro-batches under way.
-CLIMBS, CHAINS, WITHIN, CLIMBS_ON = 8, 4, 1.1, 4
+# Answers that a climb begins with, the first of them one for each warm-up; chains among them, that take up to so many
+# times the best chain's seconds.
+CLIMBS, IN_ALL, CHAINS, WITHIN = 8, 3, 4, 1.1
 
 
 def listed_by_branch(graph: Graph) -> Graph | None:
@@ -60,7 +60,8 @@ class GraphSearch:
         self.pairs = block_pairs(graph)
         self.tree: Series = tree(len(graph.blocks), self.pairs)
         self.values: tuple[Value, ...] = values(self.pricing)
-        self.found: list[tuple[float, _Table, Places]] = []
+        # Seconds, the warm-up that they take, and all that may be.
+        self.found: list[tuple[float, _Table, list[_Table], Places]] = []
         self.done = 0
 
     def best(self, below: float, most: int) -> list[Solved]:
@@ -73,9 +74,9 @@ class GraphSearch:
         if self.by_branch:
             self._search(below)
         for answer in self.chains:
-            table = self._table(answer.family, answer.table.micro_batches, below)
+            tables = self._tables_of(answer.family, answer.table.micro_batches, below)
             places = tuple(Place(one.start, one.stop, one.unit, one.shape) for one in answer.found.stages)
-            self.found.append((table.seconds(places), table, places))
+            self.found.append((*_deep_enough(tables, places), tables, places))
         return {at: (seconds, table) for at, (seconds, table) in self._climbed().items() if seconds < below}
 
     @cached_property
@@ -104,27 +105,21 @@ class GraphSearch:
                 # One stage has no branches beside each other.
                 if family.most_stages == 1:
                     continue
-                for seconds, table, places in self._limits(family, count, bound):
-                    self.found.append((seconds, table, places))
-                    bound = min(bound, seconds)
+                for one in self._limits(family, count, bound):
+                    self.found.append(one)
+                    bound = min(bound, one[0])
         except STOPS as stop:
             self._stop(stop)
 
     def _climbed(self) -> dict[Places, tuple[float, _Table]]:
         """What climbs from the best answers end with, and what lies beside these."""
         climbed: dict[Places, tuple[float, _Table]] = {}
-        starts = sorted(self.found, key=lambda one: one[0])[:CLIMBS]
-        for depth in DEPTHS:
-            ends: dict[Places, tuple[float, _Table, Places]] = {}
-            for _, table, places in starts:
-                deep = table.deep(depth)
-                for number, (seconds, at) in enumerate(self._near(deep, places)):
-                    if number == 0:
-                        ends[at] = seconds, deep, at
+        for number, (_, own, tables, places) in enumerate(sorted(self.found, key=lambda one: one[0])[:CLIMBS]):
+            for table in tables if number < IN_ALL else (own,):
+                for seconds, at in self._near(table, places):
                     # A longer warm-up that wins nothing holds more.
-                    if at not in climbed or seconds < climbed[at][0] * (1 - STEP):
-                        climbed[at] = seconds, deep
-            starts = sorted(ends.values(), key=lambda one: one[0])[:CLIMBS_ON] or starts
+                    if at not in climbed or seconds < climbed[at][0] * (1 - TIE):
+                        climbed[at] = seconds, table
         return climbed
 
     def _near(self, table: _Table, places: Places) -> list[tuple[float, Places]]:
@@ -150,26 +145,30 @@ class GraphSearch:
                 if least < inf:
                     yield least, family, count
 
-    def _limits(self, family: Family, count: int, below: float) -> Iterator[tuple[float, _Table, Places]]:
+    def _limits(self, family: Family, count: int, below: float) -> Iterator[tuple[float, _Table, list[_Table], Places]]:
         """Answers to one table, each under a smaller limit."""
-        table = self._table(family, count, below)
+        tables = self._tables_of(family, count, below)
+        table = tables[0]
+        # A longer warm-up holds more: what the programme says of stages without one, no stages go under.
         programme = Programme(table.ways, table.traffic, self.tree)
         limit, more = below / count, max(1, count - 1)
         while time.monotonic() < self.deadline and (answer := programme.least(limit)) is not None:
             path, places = answer
             slowest = programme.slowest(places, table.behind(places))
-            seconds = table.seconds(places)
+            seconds, deep = _deep_enough(tables, places)
             if seconds < below:
                 below = seconds
-                yield seconds, table, places
+                yield seconds, deep, tables, places
             # A smaller limit makes no path shorter.
             limit = min(slowest * (1 - STEP), (below - path) / more * (1 - 1e-9))
 
-    def _table(self, family: Family, count: int, below: float) -> _Table:
+    def _tables_of(self, family: Family, count: int, below: float) -> list[_Table]:
+        """One for each length of the warm-up."""
         table = _plain(self.pricing, family, count)
-        ways = StageWays(table, base(table.prices, table.used), below / count, {})
+        bases, rows = base(table.prices, table.used), dict[tuple[int, int, int, bool], Row]()
         traffic = Traffic(self.pricing, family, self.pricing.problem.global_batch // count, self.values)
-        return _Table(ways, family, traffic)
+        ways = [StageWays(replace(table, depth=depth), bases, below / count, rows) for depth in DEPTHS]
+        return [_Table(each, family, traffic) for each in ways]
 
 
 class _Table(Climb):
@@ -185,25 +184,26 @@ class _Table(Climb):
         stages = ((frozenset(b.name for b in blocks[p.start : p.stop]), p.unit, shapes[p.shape]) for p in places)
         return frozenset(stages), self.family.unit, self.table.micro_batches
 
-    def deep(self, depth: int) -> _Table:
-        """The table with so many more micro-batches under way over each boundary."""
-        ways = self.ways
-        deep = StageWays(replace(self.table, depth=depth), ways.bases, ways.below, ways.rows)
-        return _Table(deep, self.family, self.traffic)
-
     def behind(self, places: Places) -> list[int]:
         """For each stage how many lie behind it on the longest path."""
         return [stages - 1 for stages in paths_behind(list(self.traffic.moved(places)), len(places))]
 
     def step_seconds(self, turns: Sequence[Turns], places: Places, behind: Sequence[int]) -> float:
-        ahead = [self.table.ahead(each) for each in behind]
-        return graph_seconds(turns, self.traffic.moved(places), ahead, self.table.micro_batches)
+        ahead, moved = [self.table.ahead(each) for each in behind], self.traffic.moved(places)
+        return graph_seconds(turns, moved, ahead, self.table.micro_batches, self.traffic.far(places, moved))
 
     def answer(self, seconds: float, places: Places) -> Answer:
         """The stages with the ways that are best beside each other."""
         best, which = self.best_ways(seconds, places)
         stages = self.ways.chosen(places, self.behind(places), which)
         return Answer(self.family, self.table, Found(stages, best, terms(self.table, stages), 0))
+
+
+def _deep_enough(tables: Sequence[_Table], places: Places) -> tuple[float, _Table]:
+    """The least seconds of these stages, and the shortest warm-up with which they take about as long."""
+    took = [table.seconds(places) for table in tables]
+    least = min(took) * (1 + STEP)
+    return next((seconds, table) for seconds, table in zip(took, tables, strict=True) if seconds <= least)
 
 
 def _plain(pricing: Pricing, family: Family, count: int) -> JointTable:
@@ -261,7 +261,8 @@ def _alone(pricing: Pricing, deadline: float) -> list[GraphSearch]:
 
 
 def _ranked(searches: Sequence[GraphSearch], below: float, most: int) -> list[Solved]:
-    """The best answers of all searches."""
+    """The best answers of all searches, one for each number of micro-batches and warm-up: others of the same take about
+    as long, in simulation too."""
     found: dict[object, tuple[float, GraphSearch, _Table, Places]] = {}
     for search in searches:
         for places, (seconds, table) in search.ends(below).items():
@@ -269,13 +270,16 @@ def _ranked(searches: Sequence[GraphSearch], below: float, most: int) -> list[So
             if known is None or seconds < known[0] * (1 - TIE):
                 found[key] = seconds, search, table, places
     whole = next((search for search in searches if search.by_branch), searches[0] if searches else None)
-    ranked = []
-    for seconds, search, table, places in sorted(found.values(), key=lambda one: one[0])[:most]:
+    ranked: dict[tuple[int, int], Solved] = {}
+    for seconds, search, table, places in sorted(found.values(), key=lambda one: one[0]):
+        alone = table.table.micro_batches, table.table.depth
+        if len(ranked) == most or alone in ranked:
+            continue
         assert whole is not None
         answer, considered = table.answer(seconds, places), len(whole.tables)
         outcome = Searched(answer, whole.bound_seconds, False, considered, considered - whole.done)
-        ranked.append(Solved(search.engine, outcome, answer))
-    return ranked
+        ranked[alone] = Solved(search.engine, outcome, answer)
+    return list(ranked.values())
 
 
 def _lists(graph: Graph) -> list[Graph]:

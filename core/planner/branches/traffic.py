@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -96,10 +97,9 @@ class Traffic:
                 down, up = sent.get((maker, reader), (NOTHING, NOTHING))
                 sent[maker, reader] = down + value.forward, up + value.backward
         ratio, (latency, per_byte) = self.samples / self.pricing.problem.graph.samples, self.links
-        nodes = [self._nodes(place.unit, place.shape) for place in places]
-        found = {}
+        far, found = self.far(places, sent), {}
         for maker, reader in sorted(sent):
-            crosses = int(len(nodes[maker] | nodes[reader]) > 1)
+            crosses = int((maker, reader) in far)
             ports = [_port(self.family.shapes[places[stage].shape]) for stage in (maker, reader)]
             down, up = sent[maker, reader]
             one, two = boundary_bytes(down, ratio, *ports), boundary_bytes(up, ratio, *reversed(ports))
@@ -108,6 +108,11 @@ class Traffic:
                 float((two > 0) * latency[crosses] + two * per_byte[crosses]),
             )
         return found
+
+    def far(self, places: Places, edges: Iterable[tuple[int, int]]) -> frozenset[tuple[int, int]]:
+        """The edges that go over the links between nodes."""
+        nodes = [self._nodes(place.unit, place.shape) for place in places]
+        return frozenset(edge for edge in edges if len(nodes[edge[0]] | nodes[edge[1]]) > 1)
 
     def _nodes(self, unit: int, shape: int) -> set[int]:
         first = self.pricing.first + unit * self.family.unit

@@ -165,6 +165,17 @@ def test_what_comes_from_two_stages_comes_one_after_the_other():
     assert graph_seconds(turns, {(0, 2): (4.0, 0.0), (1, 2): (4.0, 0.0)}, [2, 2, 1], 5) == 3 + 8 + 3 + 4 * 8
 
 
+def test_a_stage_waits_for_what_the_others_are_sent_back():
+    """Three micro-batches, two in flight: two round trips of a tower, each of its own turn, the head's, and both
+    towers' messages, down and back."""
+    turns, edge = [(1.0, 2.0, 0.0)] * 3, (0.5, 0.25)
+    moved, ahead = {(0, 2): edge, (1, 2): edge}, [2, 2, 1]
+    trip = 3 + 2 * 0.5 + 2 * 0.25
+    assert graph_seconds(turns, moved, ahead, 3) == (trip + 3) + (trip + 3)
+    # Where one tower is on another node, they don't share a port.
+    assert graph_seconds(turns, moved, ahead, 3, far={(0, 2)}) == (trip - 0.75 + 3) * 2
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_no_stages_go_under_the_bound(seed):
     """The least of the formula's seconds over the answers that the programme goes through."""
