@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from math import log
 
 import torch
@@ -26,7 +25,7 @@ from partita.recipes.alphafold2.alignments import AMINO_ACIDS, MUTATED, Alignmen
 from partita.recipes.alphafold2.model import AlphaFold2, mean_by_sample
 from partita.recipes.alphafold2.sizes import SIZES, Size
 
-SEEN, UNSEEN, BATCH = 0, 1, 16
+SEEN, UNSEEN, BATCH, RATE = 0, 1, 16, 6e-3
 
 
 def train(size: Size, steps: int, rate: float) -> Iterator[nn.Module]:
@@ -98,26 +97,18 @@ def _matchings(left: tuple[int, ...]) -> Iterator[tuple[tuple[int, int], ...]]:
             yield ((left[0], other), *rest)
 
 
-ROWS = {
-    "alphafold2-tiny": (SIZES["alphafold2-tiny"], 6e-3, (100, 200, 400)),
-    "two blocks, two passes": (
-        replace(SIZES["alphafold2-tiny"], blocks=2, recycles=1), 1e-2, (100, 200, 400),
-    ),
-}  # fmt: skip
-
-
 def main() -> None:
     print(machine())
     print(__doc__)
-    for name, (size, rate, shown) in ROWS.items():
-        print(f"{name}, {size.sequences} sequences of {size.residues} residues, Adam {rate:g}")
-        start = time.process_time()
-        print(f"{'step':>8} {'letters':>9} {'distances':>10}")
-        for step, model in enumerate(train(size, shown[-1], rate), start=1):
-            if step in shown:
-                letters, distances, bound = losses(model, size)
-                print(f"{step:8d} {letters:9.3f} {distances:10.4f}", flush=True)
-        print(f"{'protein':>8} {letter_of_protein():9.3f} {bound:10.4f}    {time.process_time() - start:.0f} s\n")
+    size, shown = SIZES["alphafold2-tiny"], (100, 200, 400)
+    start = time.process_time()
+    print(f"alphafold2-tiny, {size.sequences} sequences of {size.residues} residues, Adam {RATE:g}")
+    print(f"{'step':>8} {'letters':>9} {'distances':>10}")
+    for step, model in enumerate(train(size, shown[-1], RATE), start=1):
+        if step in shown:
+            letters, distances, bound = losses(model, size)
+            print(f"{step:8d} {letters:9.3f} {distances:10.4f}", flush=True)
+    print(f"{'protein':>8} {letter_of_protein():9.3f} {bound:10.4f}    {time.process_time() - start:.0f} s")
 
 
 if __name__ == "__main__":
