@@ -107,6 +107,7 @@ def _check(script: str, near: Sequence[str]) -> None:
 
 
 def _near(what: str, recipes: Iterable[str]) -> list[str]:
-    """Recipes, and scripts beside it, whose names are like it."""
-    scripts = [str(path) for path in Path(what).parent.glob("*.py")]
-    return difflib.get_close_matches(what, [*recipes, *scripts], cutoff=0.5)
+    """Recipes, and scripts beside it, whose names are like it: no recipe of what names a folder too."""
+    path = Path(what)
+    scripts = [str(script) for script in path.parent.glob("*.py")]
+    return difflib.get_close_matches(what, scripts if path.name != what else [*recipes, *scripts], cutoff=0.5)
