@@ -22,6 +22,19 @@ def orders(blocks: int, edges: Edges) -> list[list[int]]:
     return [list(one) for one in dict.fromkeys(map(tuple, found))]
 
 
+def turned(runs: Sequence[Sequence[int]], edges: Edges) -> list[int]:
+    """The blocks of each run in another topological order, those that come last in it as early as they can."""
+    found: list[int] = []
+    for run in runs:
+        left = list(run)
+        while left:
+            inside = set(left)
+            waits = {reader for maker, reader in edges if maker in inside}
+            found.append(next(block for block in reversed(left) if block not in waits))
+            left.remove(found[-1])
+    return found
+
+
 def listed(graph: Graph, blocks: Sequence[int]) -> Graph:
     """The same model with its blocks listed in a topological order."""
     if list(blocks) == sorted(blocks):

@@ -22,7 +22,7 @@ from partita.graph import Graph
 from partita.graph.edges import paths_behind
 from partita.planner.branches.bound import least_step
 from partita.planner.branches.formula import graph_seconds
-from partita.planner.branches.orders import listed, orders
+from partita.planner.branches.orders import listed, orders, turned
 from partita.planner.branches.programme import Programme
 from partita.planner.branches.traffic import Traffic, Value, block_pairs, values
 from partita.planner.branches.tree import Series, branches, order, tree
@@ -43,6 +43,8 @@ STEP = 2e-3
 # Answers that a climb begins with, the first of them one for each warm-up; chains among them, that take up to so many
 # times the best chain's seconds.
 CLIMBS, IN_ALL, CHAINS, WITHIN = 8, 3, 4, 1.1
+# How often the best answer's stages list their blocks in another order.
+TURNED = 4
 
 
 def listed_by_branch(graph: Graph) -> Graph | None:
@@ -269,6 +271,7 @@ def _ranked(searches: Sequence[GraphSearch], below: float, most: int) -> list[So
             known = found.get(key := table.same(places))
             if known is None or seconds < known[0] * (1 - TIE):
                 found[key] = seconds, search, table, places
+    _turned(found, below)
     whole = next((search for search in searches if search.by_branch), searches[0] if searches else None)
     ranked: dict[tuple[int, int], Solved] = {}
     for seconds, search, table, places in sorted(found.values(), key=lambda one: one[0]):
@@ -280,6 +283,26 @@ def _ranked(searches: Sequence[GraphSearch], below: float, most: int) -> list[So
         outcome = Searched(answer, whole.bound_seconds, False, considered, considered - whole.done)
         ranked[alone] = Solved(search.engine, outcome, answer)
     return list(ranked.values())
+
+
+def _turned(found: dict[object, tuple[float, GraphSearch, _Table, Places]], below: float) -> None:
+    """Goes on from the best answer while that leads on, with the blocks of its stages listed in another order, so that
+    others of them may go to another stage."""
+    for _ in range(TURNED):
+        if not found:
+            return
+        best, search, table, places = min(found.values(), key=lambda one: one[0])
+        graph = search.pricing.problem.graph
+        runs = [range(place.start, place.stop) for place in places]
+        pricing = _listed(search.pricing, listed(graph, turned(runs, search.pairs)))
+        again = GraphSearch(Engine(pricing, search.deadline), (table.answer(best, places),), search.deadline)
+        again.by_branch = False
+        for at, (seconds, deep) in again.ends(below).items():
+            known = found.get(key := deep.same(at))
+            if known is None or seconds < known[0] * (1 - TIE):
+                found[key] = seconds, again, deep, at
+        if min(one[0] for one in found.values()) >= best * (1 - TIE):
+            return
 
 
 def _lists(graph: Graph) -> list[Graph]:

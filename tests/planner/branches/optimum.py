@@ -83,6 +83,7 @@ def optimum(problem: Problem) -> float:
                     if any(plain.prices_of[one.shape, one.unit] < 0 for one in places):
                         continue
                     sent = traffic.moved(tuple(places))
+                    far = traffic.far(tuple(places), sent)
                     later = [deep - 1 for deep in paths_behind(list(sent), len(places))]
                     for depth in DEPTHS:
                         ways = []
@@ -93,7 +94,7 @@ def optimum(problem: Problem) -> float:
                         for chosen in product(*ways):
                             turns = [way[0] for way in chosen]
                             if micro_batches * max(f + b for f, b, _ in turns) < best:
-                                best = min(best, graph_seconds(turns, sent, ahead, micro_batches))
+                                best = min(best, graph_seconds(turns, sent, ahead, micro_batches, far))
     return best
 
 
