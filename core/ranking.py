@@ -36,7 +36,7 @@ from partita.simulated import TURNS, captured, fits, turns
 WITHIN, TABLES = 1.1, 8
 # What is simulated: so many plans, of answers that the sharper formula gives up to so many times the best simulated.
 MOST, NEAR = 5, 1.005
-# So many tables and plans of each other order of the blocks whose best chain isn't better by the formula; the rest
+# So many plans of each other order of the blocks whose best chain isn't better by the formula; the rest
 # where one of these is the fastest.
 FEW = 2
 # Times of a single stage that differ by less are the same.
@@ -82,7 +82,7 @@ def ranked(solved: Solved) -> Plan:
                     whole.append(other)
                     race.run(other, _plans(other))
                 else:
-                    race.run(other, islice(_plans(other, FEW), FEW))
+                    race.run(other, islice(_plans(other), FEW))
             if all(race.best[0] is not one for one in whole):
                 race.run(race.best[0], islice(_plans(race.best[0]), 1, None))
     except KeyboardInterrupt:
@@ -164,24 +164,24 @@ def _fewest(solved: Solved, best: tuple[Answer, Plan]) -> tuple[Answer, Plan]:
     return best
 
 
-def _plans(solved: Solved, tables: int = TABLES) -> Iterator[tuple[float, Answer, Plan]]:
+def _plans(solved: Solved) -> Iterator[tuple[float, Answer, Plan]]:
     """The best under the formula, the best under the sharper one, the interleaved forms of the first, and what is left;
     and the seconds that the sharper formula gives, 0 where it says nothing."""
     yield 0.0, solved.best, solved.plan(solved.best)
     if not solved.searched.optimal or len(solved.best.found.stages) == 1:
         return
-    near = sorted(_answers(solved, tables), key=lambda one: one[0])[:MOST]
+    near = sorted(_answers(solved), key=lambda one: one[0])[:MOST]
     yield from ((seconds, answer, solved.plan(answer)) for seconds, answer in near[:1])
     yield from ((0.0, solved.best, plan) for plan in interleaved(solved, solved.best))
     yield from ((seconds, answer, solved.plan(answer)) for seconds, answer in near[1:])
 
 
-def _answers(solved: Solved, tables: int) -> Iterator[tuple[float, Answer]]:
-    """Answers of the best's table and of so many others that take about as little as the best of them under the sharper
+def _answers(solved: Solved) -> Iterator[tuple[float, Answer]]:
+    """Answers of the best's table and of several others that take about as little as the best of them under the sharper
     formula, with these seconds; GPipe's formula is exact."""
     depths = [depth for schedule, depth in solved.engine.schedules if schedule == "1f1b"]
     below, seen = solved.best.seconds * NEAR, {_key(solved.best)}
-    for answer in (solved.best, *solved.engine.others(solved.best, WITHIN, tables)):
+    for answer in (solved.best, *solved.engine.others(solved.best, WITHIN, TABLES)):
         found = [(answer.seconds, answer)] if answer.seconds < below else []
         if len(answer.found.stages) > 1:
             for one in sharpest(answer.table, answer.found.stages, depths, below):
