@@ -15,8 +15,6 @@ from dataclasses import replace
 from functools import cached_property
 from math import inf
 
-import numpy as np
-
 from partita.cost.alike import alike
 from partita.graph import Graph
 from partita.graph.edges import paths_behind
@@ -36,7 +34,6 @@ from partita.planner.joint.search import STOPS, Found, is_stop
 from partita.planner.joint.sharp import Turns
 from partita.planner.joint.space import Family
 from partita.planner.joint.stage_ways import Place, Places, StageWays
-from partita.planner.joint.table import JointTable
 
 # A limit falls at least by so much from answer to answer.
 STEP = 2e-3
@@ -143,7 +140,7 @@ class GraphSearch:
         """The families and numbers of micro-batches, with a bound of each."""
         for family in self.pricing.families:
             for count in self.pricing.micro_batches(family):
-                least = least_step(_plain(self.pricing, family, count), self.pairs)
+                least = least_step(self.pricing.unmixed(family, count), self.pairs)
                 if least < inf:
                     yield least, family, count
 
@@ -166,7 +163,7 @@ class GraphSearch:
 
     def _tables_of(self, family: Family, count: int, below: float) -> list[_Table]:
         """One for each length of the warm-up."""
-        table = _plain(self.pricing, family, count)
+        table = self.pricing.unmixed(family, count)
         bases, rows = base(table.prices, table.used), dict[tuple[int, int, int, bool], Row]()
         traffic = Traffic(self.pricing, family, self.pricing.problem.global_batch // count, self.values)
         ways = [StageWays(replace(table, depth=depth), bases, below / count, rows) for depth in DEPTHS]
@@ -188,11 +185,12 @@ class _Table(Climb):
 
     def behind(self, places: Places) -> list[int]:
         """For each stage how many lie behind it on the longest path."""
-        return [stages - 1 for stages in paths_behind(list(self.traffic.moved(places)), len(places))]
+        moved, _ = self.traffic.moved(places)
+        return [stages - 1 for stages in paths_behind(list(moved), len(places))]
 
     def step_seconds(self, turns: Sequence[Turns], places: Places, behind: Sequence[int]) -> float:
-        ahead, moved = [self.table.ahead(each) for each in behind], self.traffic.moved(places)
-        return graph_seconds(turns, moved, ahead, self.table.micro_batches, self.traffic.far(places, moved))
+        ahead, (moved, far) = [self.table.ahead(each) for each in behind], self.traffic.moved(places)
+        return graph_seconds(turns, moved, ahead, self.table.micro_batches, far)
 
     def answer(self, seconds: float, places: Places) -> Answer:
         """The stages with the ways that are best beside each other."""
@@ -206,13 +204,6 @@ def _deep_enough(tables: Sequence[_Table], places: Places) -> tuple[float, _Tabl
     took = [table.seconds(places) for table in tables]
     least = min(took) * (1 + STEP)
     return next((seconds, table) for seconds, table in zip(took, tables, strict=True) if seconds <= least)
-
-
-def _plain(pricing: Pricing, family: Family, count: int) -> JointTable:
-    """The table of a family without the stages that mix forms."""
-    table = pricing.table(family, count)
-    mixed = np.array([shape.mixed for shape in family.shapes])
-    return replace(table, prices_of=np.where(mixed[:, None], -1, table.prices_of)) if mixed.any() else table
 
 
 def relisted(solved: Solved, below: float) -> Iterator[Solved]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -16,6 +15,9 @@ from partita.planner.joint.price import Pricing
 from partita.planner.joint.sharp import Moved
 from partita.planner.joint.space import Family, Shape
 from partita.planner.joint.stage_ways import Places
+
+# Of the edges (maker, reader) of stages: seconds forward and backward of each, and those between nodes.
+Traffics = tuple[dict[tuple[int, int], Moved], frozenset[tuple[int, int]]]
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class Traffic:
     family: Family
     samples: int
     values: tuple[Value, ...]
+    _moved: dict[Places, Traffics] = field(default_factory=dict)
 
     @cached_property
     def leaving(self) -> np.ndarray:
@@ -85,8 +88,14 @@ class Traffic:
         ports = [_port(shape) for shape in self.family.shapes]
         return np.array([boundary_share(*port, *port) for port in ports])
 
-    def moved(self, places: Places) -> dict[tuple[int, int], Moved]:
-        """Seconds of each edge between stages, forward and backward."""
+    def moved(self, places: Places) -> Traffics:
+        """Seconds of each edge between stages, forward and backward; and the edges that go over the links between
+        nodes. A climb asks several times of the same stages, for each length of the warm-up."""
+        if places not in self._moved:
+            self._moved[places] = self._found(places)
+        return self._moved[places]
+
+    def _found(self, places: Places) -> Traffics:
         stage_of = [0] * len(self.pricing.problem.graph.blocks)
         for at, place in enumerate(places):
             stage_of[place.start : place.stop] = [at] * (place.stop - place.start)
@@ -97,7 +106,9 @@ class Traffic:
                 down, up = sent.get((maker, reader), (NOTHING, NOTHING))
                 sent[maker, reader] = down + value.forward, up + value.backward
         ratio, (latency, per_byte) = self.samples / self.pricing.problem.graph.samples, self.links
-        far, found = self.far(places, sent), {}
+        nodes = [self._nodes(place.unit, place.shape) for place in places]
+        far = frozenset(edge for edge in sent if len(nodes[edge[0]] | nodes[edge[1]]) > 1)
+        found = {}
         for maker, reader in sorted(sent):
             crosses = int((maker, reader) in far)
             ports = [_port(self.family.shapes[places[stage].shape]) for stage in (maker, reader)]
@@ -107,12 +118,7 @@ class Traffic:
                 float((one > 0) * latency[crosses] + one * per_byte[crosses]),
                 float((two > 0) * latency[crosses] + two * per_byte[crosses]),
             )
-        return found
-
-    def far(self, places: Places, edges: Iterable[tuple[int, int]]) -> frozenset[tuple[int, int]]:
-        """The edges that go over the links between nodes."""
-        nodes = [self._nodes(place.unit, place.shape) for place in places]
-        return frozenset(edge for edge in edges if len(nodes[edge[0]] | nodes[edge[1]]) > 1)
+        return found, far
 
     def _nodes(self, unit: int, shape: int) -> set[int]:
         first = self.pricing.first + unit * self.family.unit

@@ -221,11 +221,8 @@ class Engine:
         return floor(prices, self._sorts, share, mixed | ~mixes, family.stages, micro_batches)
 
     def _table(self, task: Task, schedule: Schedule, depth: int) -> JointTable:
-        table = self.pricing.table(task.family, task.micro_batches, schedule, depth)
-        if task.mixed or not any(shape.mixed for shape in task.family.shapes):
-            return table
-        mixed = np.array([shape.mixed for shape in task.family.shapes])
-        return replace(table, prices_of=np.where(mixed[:, None], -1, table.prices_of))
+        of = self.pricing.table if task.mixed else self.pricing.unmixed
+        return of(task.family, task.micro_batches, schedule, depth)
 
     def _count(self, tasks: Sequence[Task]) -> int:
         return sum(len(self.schedules) if task.family.most_stages > 1 else 1 for task in tasks)

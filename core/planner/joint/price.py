@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import replace
 from functools import cached_property
 from typing import Literal
 
@@ -111,6 +112,12 @@ class Pricing:
             depth=depth,
         )
         return holding(table, family, self.problem.graph, self.problem.fix)
+
+    def unmixed(self, family: Family, micro_batches: int, schedule: Schedule = "1f1b", depth: int = 0) -> JointTable:
+        """The table without the stages that mix forms."""
+        table = self.table(family, micro_batches, schedule, depth)
+        mixed = np.array([shape.mixed for shape in family.shapes])
+        return replace(table, prices_of=np.where(mixed[:, None], -1, table.prices_of)) if mixed.any() else table
 
     def variant(self, family: Family, table: JointTable, stage: Chosen) -> int:
         """The number of a stage's variant; a stage that is held has prices of its own."""

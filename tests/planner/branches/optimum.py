@@ -18,7 +18,7 @@ from partita.errors import Infeasible
 from partita.graph.edges import paths_behind
 from partita.planner.branches.formula import graph_seconds
 from partita.planner.branches.orders import listed
-from partita.planner.branches.search import _plain, branched, relisted
+from partita.planner.branches.search import branched, relisted
 from partita.planner.branches.traffic import Traffic, block_pairs, values
 from partita.planner.joint.engine import DEPTHS
 from partita.planner.joint.plan import solve
@@ -60,12 +60,12 @@ def optimum(problem: Problem) -> float:
     @cache
     def table(blocks: tuple[int, ...], family: int, micro_batches: int, depth: int) -> tuple[StageWays, int]:
         pricing, start = priced(blocks)
-        found = replace(_plain(pricing, pricing.families[family], micro_batches), depth=depth)
+        found = replace(pricing.unmixed(pricing.families[family], micro_batches), depth=depth)
         return StageWays(found, base(found.prices, found.used), inf, {}), start
 
     for number, family in enumerate(whole.families):
         for micro_batches in whole.micro_batches(family):
-            plain = _plain(whole, family, micro_batches)
+            plain = whole.unmixed(family, micro_batches)
             samples = problem.global_batch // micro_batches
             for stages in _stages(problem, min(family.most_stages, plain.all_units)):
                 place = {block: at for at, block in enumerate(block for stage in stages for block in stage)}
@@ -82,8 +82,7 @@ def optimum(problem: Problem) -> float:
                         unit += int(plain.units[shape])
                     if any(plain.prices_of[one.shape, one.unit] < 0 for one in places):
                         continue
-                    sent = traffic.moved(tuple(places))
-                    far = traffic.far(tuple(places), sent)
+                    sent, far = traffic.moved(tuple(places))
                     later = [deep - 1 for deep in paths_behind(list(sent), len(places))]
                     for depth in DEPTHS:
                         ways = []
