@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import isfinite
@@ -83,3 +83,28 @@ def items(path: str, name: str, value: Any) -> list[Any]:
     if not isinstance(value, list):
         raise InputError(f"{path}: {name}: a list is needed, found {type(value).__name__}")
     return value
+
+
+def records(path: str, document: Any) -> dict[str, Mapping[str, Any]]:
+    """The list ``nodes`` of a JSON file, by the ids of its objects; InputError where one is there twice, or none is."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for place, record in enumerate(items(path, "nodes", field(path, "top level", document, "nodes"))):
+        key = str(field(path, f"node {place + 1} of the list", record, "id"))
+        if key in found:
+            raise InputError(f"{path}: node {key} is there twice")
+        found[key] = record
+    if not found:
+        raise InputError(f"{path}: nodes is empty; there is nothing to plan")
+    return found
+
+
+def edge_records(path: str, document: Any, nodes: Container[str]) -> Iterator[tuple[str, str, str, Mapping[str, Any]]]:
+    """Each of the list ``edges``: where it stands, the ids of its source and its target, and all of it; InputError
+    where one of these is no node."""
+    for place, record in enumerate(items(path, "edges", field(path, "top level", document, "edges"))):
+        where = f"edge {place + 1} of the list"
+        source, target = (str(field(path, where, record, name)) for name in ("sourceId", "destId"))
+        for end in (source, target):
+            if end not in nodes:
+                raise InputError(f"{path}: {where}: {source} -> {target}: there is no node {end}")
+        yield where, source, target, record

@@ -13,7 +13,7 @@ from typing import Any
 
 from partita.errors import InputError
 from partita.files import read_json
-from partita.workload.graph import Profiled, field, items, number, ordered
+from partita.workload.graph import Profiled, edge_records, field, items, number, ordered, records
 
 WAYS = ("vanilla", "activation recomp")
 
@@ -73,26 +73,14 @@ def read_piper(path: str) -> PiperFile:
     for name in ("maxDevices", "mbsInBatch", "bandwidth"):
         if whole[name] < 1 or (name != "bandwidth" and whole[name] != int(whole[name])):
             raise InputError(f"{path}: top level: {name} = {whole[name]:g}: a whole number of 1 or more works")
-    nodes: dict[str, PiperNode] = {}
-    for place, record in enumerate(items(path, "nodes", field(path, "top level", document, "nodes"))):
-        key = str(field(path, f"node {place + 1} of the list", record, "id"))
-        if key in nodes:
-            raise InputError(f"{path}: node {key} is there twice")
-        nodes[key] = _node(path, key, record)
-    if not nodes:
-        raise InputError(f"{path}: nodes is empty; there is nothing to plan")
+    nodes = {key: _node(path, key, record) for key, record in records(path, document).items()}
     keys = list(nodes)
     number_of = {key: place for place, key in enumerate(keys)}
     pairs: dict[tuple[int, int], float] = {}
-    for place, record in enumerate(items(path, "edges", field(path, "top level", document, "edges"))):
-        where = f"edge {place + 1} of the list"
-        ends = [str(field(path, where, record, name)) for name in ("sourceId", "destId")]
-        for end in ends:
-            if end not in number_of:
-                raise InputError(f"{path}: {where}: {ends[0]} -> {ends[1]}: there is no node {end}")
-        pair = number_of[ends[0]], number_of[ends[1]]
+    for where, source, target, record in edge_records(path, document, number_of):
+        pair = number_of[source], number_of[target]
         if pair in pairs:
-            raise InputError(f"{path}: {where}: {ends[0]} -> {ends[1]} is there twice")
+            raise InputError(f"{path}: {where}: {source} -> {target} is there twice")
         pairs[pair] = number(path, where, "communicationCost", field(path, where, record, "communicationCost"))
     graph = ordered(path, list(nodes.values()), keys, list(pairs))
     ids = ordered(path, keys, keys, list(pairs)).nodes

@@ -13,7 +13,7 @@ from typing import Any
 
 from partita.errors import InputError
 from partita.files import read_json
-from partita.workload.graph import Profiled, field, items, number, ordered
+from partita.workload.graph import Profiled, edge_records, field, number, ordered, records
 
 
 @dataclass(frozen=True)
@@ -48,29 +48,17 @@ def read_placement(path: str) -> PlacementFile:
     for name in ("maxFPGAs", "maxCPUs"):
         if top[name] != int(top[name]):
             raise InputError(f"{path}: top level: {name} = {top[name]:g}: a whole number works")
-    records: dict[str, Mapping[str, Any]] = {}
-    for place, record in enumerate(items(path, "nodes", field(path, "top level", document, "nodes"))):
-        key = str(field(path, f"node {place + 1} of the list", record, "id"))
-        if key in records:
-            raise InputError(f"{path}: node {key} is there twice")
-        records[key] = record
-    if not records:
-        raise InputError(f"{path}: nodes is empty; there is nothing to plan")
-    place_of = {key: place for place, key in enumerate(records)}
+    by_id = records(path, document)
+    place_of = {key: place for place, key in enumerate(by_id)}
     pairs: dict[tuple[int, int], None] = {}
     moving: dict[str, float] = {}
-    for place, record in enumerate(items(path, "edges", field(path, "top level", document, "edges"))):
-        where = f"edge {place + 1} of the list"
-        source, target = (str(field(path, where, record, name)) for name in ("sourceId", "destId"))
-        for end in (source, target):
-            if end not in records:
-                raise InputError(f"{path}: {where}: {source} -> {target}: there is no node {end}")
+    for where, source, target, record in edge_records(path, document, by_id):
         cost = number(path, where, "cost", field(path, where, record, "cost"))
         if abs(moving.setdefault(source, cost) - cost) > 1e-6:
             differ = f"cost = {cost:g}, and {moving[source]:g} on another edge out of {source}"
             raise InputError(f"{path}: {where}: {source} -> {target}: {differ}; one number for all of them works")
         pairs[place_of[source], place_of[target]] = None
-    nodes = [_node(path, key, record, moving.get(key, 0.0)) for key, record in records.items()]
+    nodes = [_node(path, key, record, moving.get(key, 0.0)) for key, record in by_id.items()]
     for low, high in pairs:
         if nodes[low].backward and not nodes[high].backward:
             raise InputError(f"{path}: edge {nodes[low].name} -> {nodes[high].name} leads from backward to forward")
