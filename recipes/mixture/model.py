@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, pad, scaled_dot_product_attention
+from torch.nn.functional import cross_entropy, pad
 
+from partita.recipes.attention import Attention
 from partita.recipes.mixture.experts import Mixture
 from partita.recipes.mixture.sizes import SIZES, Size
 
@@ -21,32 +22,13 @@ class Result(NamedTuple):
     loss: Tensor
 
 
-class Attention(nn.Module):
-    """Causal attention on [b, s, width]."""
-
-    def __init__(self, size: Size):
-        super().__init__()
-        self.heads = size.heads
-        self.query = nn.Linear(size.width, size.width)
-        self.key = nn.Linear(size.width, size.width)
-        self.value = nn.Linear(size.width, size.width)
-        self.out = nn.Linear(size.width, size.width)
-
-    def forward(self, value: Tensor) -> Tensor:
-        query, key, value = (
-            layer(value).unflatten(-1, (self.heads, -1)).transpose(1, 2) for layer in (self.query, self.key, self.value)
-        )
-        found = scaled_dot_product_attention(query, key, value, is_causal=True)
-        return self.out(found.transpose(1, 2).flatten(2))
-
-
 class Layer(nn.Module):
     """Attention and a mixture, each on what is normalised and added to what came in."""
 
     def __init__(self, size: Size):
         super().__init__()
         self.attention_norm = nn.LayerNorm(size.width)
-        self.attention = Attention(size)
+        self.attention = Attention(size.width, size.heads, causal=True)
         self.mixture_norm = nn.LayerNorm(size.width)
         self.mixture = Mixture(size)
 

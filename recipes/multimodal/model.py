@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
+from torch.nn.functional import cross_entropy, gelu
 
+from partita.recipes.attention import Attention
 from partita.recipes.multimodal.sizes import SIZES, Size
 
 
@@ -32,24 +33,6 @@ class Embedding(nn.Module):
         return self.content(value) + self.places(torch.arange(value.shape[1], device=value.device))
 
 
-class Attention(nn.Module):
-    """Attention of all positions to all, on [b, positions, width]."""
-
-    def __init__(self, size: Size):
-        super().__init__()
-        self.heads = size.heads
-        self.query = nn.Linear(size.width, size.width)
-        self.key = nn.Linear(size.width, size.width)
-        self.value = nn.Linear(size.width, size.width)
-        self.out = nn.Linear(size.width, size.width)
-
-    def forward(self, value: Tensor) -> Tensor:
-        query, key, value = (
-            layer(value).unflatten(-1, (self.heads, -1)).transpose(1, 2) for layer in (self.query, self.key, self.value)
-        )
-        return self.out(scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2))
-
-
 class Layer(nn.Module):
     """Attention and two linear layers, each on what is normalised and added to what came in.
 
@@ -60,7 +43,7 @@ class Layer(nn.Module):
         super().__init__()
         self.embedding = embedding
         self.attention_norm = nn.LayerNorm(size.width)
-        self.attention = Attention(size)
+        self.attention = Attention(size.width, size.heads)
         self.linear_norm = nn.LayerNorm(size.width)
         self.widen = nn.Linear(size.width, 4 * size.width)
         self.narrow = nn.Linear(4 * size.width, size.width)
