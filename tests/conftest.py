@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -52,3 +52,17 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def partita(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command that must end with ``status`` and nothing on stderr; returns what it printed."""
+    from partita.cli.main import main
+
+    def run(*words: object, status: int = 0) -> str:
+        found = main([str(word) for word in words])
+        out, err = capsys.readouterr()
+        assert (found, err) == (status, "")
+        return out
+
+    return run

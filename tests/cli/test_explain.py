@@ -28,19 +28,6 @@ def seconds(*fix: str, memory: float = 9, batch: int = 16, devices: int = 4) -> 
         return None
 
 
-@pytest.fixture
-def partita(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Runs a command that must succeed, with nothing on stderr; returns what it printed."""
-
-    def run(*words: object) -> str:
-        status = main([str(word) for word in words])
-        out, err = capsys.readouterr()
-        assert (status, err) == (0, "")
-        return out
-
-    return run
-
-
 @pytest.mark.slow
 def test_each_changed_question_is_answered_as_if_it_were_asked(partita: Callable[..., str]) -> None:
     found = json.loads(partita("explain", *TIGHT, "--json"))["asked"]

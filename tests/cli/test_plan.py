@@ -27,19 +27,6 @@ KEYS = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def partita(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Runs a command that must succeed, with nothing on stderr; returns what it printed."""
-
-    def run(*words: object) -> str:
-        status = main([str(word) for word in words])
-        out, err = capsys.readouterr()
-        assert (status, err) == (0, "")
-        return out
-
-    return run
-
-
 def test_the_envelope_has_the_promised_keys(partita: Callable[..., str]) -> None:
     plan = json.loads(partita("plan", *BIG, "--json"))
     assert plan.keys() >= KEYS

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from partita.cli.binding import paces
-from partita.cli.main import main
 from partita.cli.stage_graph import document, of_model, size, text
 from partita.cluster import parse_cluster
 from partita.plan import load_plan, save_plan
@@ -29,19 +28,6 @@ stage3        stage1 (1 MiB), stage2 (1 MiB)      1               1          1  
     at most 1.02 GiB, as a chain (1f1b) 4, 3, 2 and 1 and 1.02 GiB; the step takes 3.16 ms with a bubble of 42.0%, as a
     chain 3.16 ms with 42.0%.
 """
-
-
-@pytest.fixture
-def partita(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Runs a command that must succeed, with nothing on stderr; returns what it printed."""
-
-    def run(*words: object) -> str:
-        status = main([str(word) for word in words])
-        out, err = capsys.readouterr()
-        assert (status, err) == (0, "")
-        return out
-
-    return run
 
 
 @pytest.mark.parametrize("verb", ["explain", "simulate"])

@@ -23,19 +23,6 @@ ON = ["--cluster", "2x4xa100-80gb", "--global-batch", "32"]
 
 
 @pytest.fixture
-def partita(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Runs a command that must end with ``status`` and nothing on stderr; returns what it printed."""
-
-    def run(*words: object, status: int = 0) -> str:
-        found = main([str(word) for word in words])
-        out, err = capsys.readouterr()
-        assert (found, err) == (status, "")
-        return out
-
-    return run
-
-
-@pytest.fixture
 def plan(partita: Callable[..., str], tmp_path: Path) -> Path:
     file = tmp_path / "plan.json"
     partita("plan", "gpt3-tiny", *ON, "--fix", "pp=4", "--fix", "dp=2", "--fix", "micro_batches=8", "-o", file)
