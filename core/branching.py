@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from partita.errors import PlanError
+from partita.graph import Graph
 from partita.plan import Order, Plan, Search, rounded
 from partita.planner.arrangement import arrangement
 from partita.planner.branches import NAME
@@ -148,33 +149,36 @@ def _simulated(searches: Sequence[Solved], problem: Problem) -> Iterator[tuple[S
     """The best answers of the search over graphs of stages, simulated, with as many micro-batches under way as each was
     found with; and the fastest of them in the other orders."""
     left, held = TURNS, problem.fix.get("schedule")
-    fastest: tuple[Solved, Plan] | None = None
+    fastest: tuple[Solved, Graph, Plan] | None = None
     for asked in searches:
         made = in_models_order(problem, asked.plan(asked.best))
         made = replace(made, search=replace(made.search, engine=NAME))
         if (left := left - turns(made)) < 0:
             break
-        plan = _ordered(problem, made, GRAPH, {"k": 1, "depth": asked.best.table.depth})
-        if plan is None:
+        graph = captured(problem, made)
+        plan = _ordered(problem, graph, made, GRAPH, {"k": 1, "depth": asked.best.table.depth})
+        if graph is None or plan is None:
             continue
         yield asked, asked.best, plan
-        if fastest is None or plan.predicted.step_seconds < fastest[1].predicted.step_seconds:
-            fastest = asked, plan
+        if fastest is None or plan.predicted.step_seconds < fastest[2].predicted.step_seconds:
+            fastest = asked, graph, plan
     if fastest is None:
         return
-    asked, made = fastest
+    asked, graph, made = fastest
     for schedule, arguments in ORDERS:
         if held in (None, schedule) and (schedule, arguments) != (made.schedule, made.order.arguments):
             if (left := left - turns(made)) < 0:
                 return
-            if plan := _ordered(problem, made, schedule, arguments):
+            if plan := _ordered(problem, graph, made, schedule, arguments):
                 yield asked, asked.best, plan
 
 
-def _ordered(problem: Problem, plan: Plan, schedule: str, arguments: Mapping[str, int]) -> Plan | None:
-    """The plan in another order, with the prediction of its simulation; None where it doesn't fit, or where there are
-    too few micro-batches for a round."""
-    count, graph = plan.order.micro_batches, captured(problem, plan)
+def _ordered(
+    problem: Problem, graph: Graph | None, plan: Plan, schedule: str, arguments: Mapping[str, int]
+) -> Plan | None:
+    """The plan in another order, with the prediction of its simulation on ``graph``; None where it doesn't fit, or
+    where there are too few micro-batches for a round."""
+    count = plan.order.micro_batches
     if graph is None or arguments.get("k", 1) > count:
         return None
     order = Order(schedule, len(plan.stages), count, dict(arguments))
