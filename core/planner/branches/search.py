@@ -229,7 +229,8 @@ def branched(solved: Solved, below: float, most: int, others: Sequence[Solved] =
     ``solved``: the best chains of the problem; ``others``: the same with the blocks listed in other orders.
     """
     pricing, deadline = solved.engine.pricing, solved.engine.deadline
-    if len(_lists(pricing.problem.graph)) == 1 and listed_by_branch(pricing.problem.graph) is None:
+    blocks, pairs = len(pricing.problem.graph.blocks), block_pairs(pricing.problem.graph)
+    if len(orders(blocks, pairs)) == 1 and not branches(tree(blocks, pairs)):
         return []
     searches = []
     for one in (solved, *others):
@@ -256,12 +257,9 @@ def _alone(pricing: Pricing, deadline: float) -> list[GraphSearch]:
 def _ranked(searches: Sequence[GraphSearch], below: float, most: int) -> list[Solved]:
     """The best answers of all searches, one for each number of micro-batches and warm-up: others of the same take about
     as long, in simulation too."""
-    found: dict[object, tuple[float, GraphSearch, _Table, Places]] = {}
+    found: _Ends = {}
     for search in searches:
-        for places, (seconds, table) in search.ends(below).items():
-            known = found.get(key := table.same(places))
-            if known is None or seconds < known[0] * (1 - TIE):
-                found[key] = seconds, search, table, places
+        _gather(found, search, below)
     _turned(found, below)
     whole = next((search for search in searches if search.by_branch), searches[0] if searches else None)
     ranked: dict[tuple[int, int], Solved] = {}
@@ -276,7 +274,19 @@ def _ranked(searches: Sequence[GraphSearch], below: float, most: int) -> list[So
     return list(ranked.values())
 
 
-def _turned(found: dict[object, tuple[float, GraphSearch, _Table, Places]], below: float) -> None:
+# The best of each set of stages, in whatever order their blocks are listed: seconds, and what it is from.
+_Ends = dict[object, tuple[float, GraphSearch, _Table, Places]]
+
+
+def _gather(found: _Ends, search: GraphSearch, below: float) -> None:
+    """Adds what a search ends with, where it is new or better."""
+    for places, (seconds, table) in search.ends(below).items():
+        known = found.get(key := table.same(places))
+        if known is None or seconds < known[0] * (1 - TIE):
+            found[key] = seconds, search, table, places
+
+
+def _turned(found: _Ends, below: float) -> None:
     """Goes on from the best answer while that leads on, with the blocks of its stages listed in another order, so that
     others of them may go to another stage."""
     for _ in range(TURNED):
@@ -288,10 +298,7 @@ def _turned(found: dict[object, tuple[float, GraphSearch, _Table, Places]], belo
         pricing = _listed(search.pricing, listed(graph, turned(runs, search.pairs)))
         again = GraphSearch(Engine(pricing, search.deadline), (table.answer(best, places),), search.deadline)
         again.by_branch = False
-        for at, (seconds, deep) in again.ends(below).items():
-            known = found.get(key := deep.same(at))
-            if known is None or seconds < known[0] * (1 - TIE):
-                found[key] = seconds, again, deep, at
+        _gather(found, again, below)
         if min(one[0] for one in found.values()) >= best * (1 - TIE):
             return
 
