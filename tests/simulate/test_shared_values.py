@@ -93,7 +93,7 @@ def test_the_searches_price_it_so(cut: int, hidden: int) -> None:
                 assert moved == pytest.approx(seconds, rel=1e-12)
                 traffic = Traffic(pricing, family, batch // TURNS, values(pricing))
                 places = Place(0, cut, 0, one), Place(cut, 7, family.shapes[one].devices // family.unit, ports[other])
-                assert traffic.moved(places)[0, 1][0] == pytest.approx(seconds, rel=1e-12)
+                assert traffic.moved(places)[0][0, 1][0] == pytest.approx(seconds, rel=1e-12)
                 if times == 1:
                     leaving = traffic.leaving[:, 0, cut] * ([traffic.own_share[one]] * 2 + [1.0] * 2)
                     assert leaving[0] + leaving[2] == leaving[1] + leaving[3] == expected
