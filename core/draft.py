@@ -302,6 +302,7 @@ def drafted(function: PlanFunction, name: str, problem: Problem, arguments: Mapp
         shared_parameters=_shared(draft), predicted=UNPREDICTED,
         reasons=(f"Made by {name}" + (f" with {said}." if said else "."),),
         search=Search(name, False, 0.0, 1), idle_devices=tuple(d for d in draft.devices if d not in used),
+        profile=problem.cluster.profile,
     )  # fmt: skip
     return check_plan(plan, name)
 

@@ -257,8 +257,20 @@ class Search:
 
 
 @dataclass(frozen=True)
+class Profile:
+    """What a plan was priced with beside its cluster's figures: the file or folder of a measured profile, and the
+    SHA-256 of what is in it."""
+
+    __pydantic_config__ = STRICT
+
+    path: str
+    sha256: str
+
+
+@dataclass(frozen=True)
 class Plan:
-    """The artefact. ``problem`` is the digest of the question that it answers."""
+    """The artefact. ``problem`` is the digest of the question that it answers; without a ``profile`` the cluster's own
+    figures priced it."""
 
     __pydantic_config__ = STRICT
 
@@ -278,6 +290,7 @@ class Plan:
     reasons: tuple[str, ...]
     search: Search
     idle_devices: tuple[int, ...] = field(default=())
+    profile: Profile | None = None
     version: Literal[1] = 1
 
     @property

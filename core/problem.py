@@ -92,13 +92,16 @@ class Problem:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the problem's canonical JSON: two problems with one digest have the same plan."""
+        """SHA-256 of the problem's canonical JSON: two problems with one digest have the same plan, but for the words
+        by which a profile is named."""
         rest = {name: getattr(self, name) for name in ("global_batch", "precision", "optimizer", "target")}
         machine = self.cluster
         kinds = [asdict(kind) for kind in machine.different_kinds]
         for kind in kinds:
             if kind["device"]["measured"] is None:
                 del kind["device"]["measured"]
+            else:
+                del kind["device"]["measured"]["source"]
         limits = [self.memory_bytes or kind.device.memory_bytes for kind in machine.different_kinds]
         cluster = {
             "name": machine.name, "nodes": machine.nodes, "kinds": kinds, "kind_of": machine.kind_of,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def problem_of(plan: Plan, graph: Graph, cluster: Cluster) -> tuple[Problem | None, str]:
     """The problem of a plan's file, of its model and cluster; or None and why it can't be asked again.
 
-    A file holds the digest of its problem: limits, held decisions and profiles are known only where there are none.
+    A file holds the digest of its problem: limits and held decisions are known only where there are none.
     InputError for what no problem may say.
     """
     from partita.problem import Problem
@@ -27,8 +27,8 @@ def problem_of(plan: Plan, graph: Graph, cluster: Cluster) -> tuple[Problem | No
     found = Problem(graph, cluster, plan.global_batch, plan.precision, plan.optimizer, plan.target)
     if found.digest != plan.problem:
         return None, (
-            "the plan answers a question with more in it than its file holds (a memory limit, held decisions, a "
-            "profile); partita explain MODEL with the same options asks it again"
+            "the plan answers a question with more in it than its file holds (a memory limit, held decisions); "
+            "partita explain MODEL with the same options asks it again"
         )
     return found, ""
 

@@ -40,7 +40,7 @@ def compare(
     memory_gib: options.MemoryGib = None,
     target: options.OfModelTarget = None,
     fix: options.Fix = None,
-    profile: options.Profile = None,
+    profile: options.OfPlanProfile = None,
     as_json: options.Json = False,
 ) -> None:
     """Simulate plans side by side, and say why the best wins.
@@ -84,9 +84,7 @@ def compare(
         answer.write(text(contenders, left_out))
 
 
-def from_files(
-    paths: Sequence[str], cluster: str | None, devices: int | None, profile: str | None = None
-) -> list[Contender]:
+def from_files(paths: Sequence[str], cluster: str | None, devices: int | None, profile: str | None) -> list[Contender]:
     """The plans of the files, the fastest first."""
     from partita.cli import planned
     from partita.plan import load_plan
@@ -96,8 +94,8 @@ def from_files(
     found = []
     for path in paths:
         plan = load_plan(path)
-        machine, graph = planned.cluster_of(plan, path, cluster, devices), planned.model_of(plan, path, None)
-        machine = options.measured_cluster(machine, profile, plan.precision, graph)
+        graph = planned.model_of(plan, path, None)
+        machine = planned.machine_of(plan, path, graph, cluster, devices, profile)
         found.append(Contender(path, plan, simulate(graph, plan, machine)))
     return ranked(found)
 

@@ -95,10 +95,11 @@ def _verdict(one: Plan, two: Plan, first: str, second: str) -> str:
 def _whole(plan: Plan) -> dict[str, Any]:
     from partita.planner.arrangement import arrangement
 
-    predicted = plan.predicted
+    predicted, profile = plan.predicted, plan.profile
     return {
         "model": plan.model, "cluster": plan.cluster, "target": plan.target, "precision": plan.precision,
         "optimizer": plan.optimizer, "tokens": plan.seq, "global batch": plan.global_batch,
+        "profile": "none" if profile is None else f"{profile.path} ({profile.sha256[:8]})",
         "arrangement": arrangement(plan.stages, plan.order), "stages": len(plan.stages),
         "schedule": plan.order.words, "micro-batches": plan.order.micro_batches,
         "devices used": len(plan.devices), "step seconds": predicted.step_seconds,

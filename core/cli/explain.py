@@ -46,7 +46,7 @@ def explain(
     memory_gib: options.MemoryGib = None,
     target: options.OfModelTarget = None,
     fix: options.Fix = None,
-    profile: options.Profile = None,
+    profile: options.OfPlanProfile = None,
     as_json: options.Json = False,
 ) -> None:
     """Say why a plan is what it is: what binds in time and memory, stage by stage, what the alternatives cost, and what
@@ -63,7 +63,7 @@ def explain(
         given = {
             "--cluster": cluster, "--global-batch": global_batch, "--devices": devices, "--seq": seq,
             "--precision": precision, "--optimizer": optimizer, "--memory-gib": memory_gib,
-            "--target": target, "--fix": fix, "--profile": profile,
+            "--target": target, "--fix": fix,
         }  # fmt: skip
         extra = [name for name, value in given.items() if value]
         if extra:
@@ -74,7 +74,7 @@ def explain(
         question, why, graph, machine = None, "", None, None
         try:
             graph = planned.model_of(found, model, None)
-            machine = planned.cluster_of(found, model, None, None)
+            machine = planned.machine_of(found, model, graph, None, None, profile)
             question, why = asked_again.problem_of(found, graph, machine)
         except PartitaError as error:
             why = str(error)

@@ -102,6 +102,12 @@ Profile = Annotated[
         "its times and bytes go before the preset's figures.",
     ),
 ]
+OfPlanProfile = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE", help="As in partita plan. Default of a plan on its own cluster: the one it was made with."
+    ),
+]
 PlanFunction = Annotated[
     str | None,
     typer.Option(

@@ -18,6 +18,33 @@ if TYPE_CHECKING:
 CORES = re.compile(r"(?P<cluster>.+) on (?P<cores>[1-9][0-9]*) cores?")
 
 
+def machine_of(
+    plan: Plan, path: str, graph: Graph, cluster: str | None, devices: int | None, profile: str | None
+) -> Cluster:
+    """The cluster with the profile that is given; the plan's own cluster with the one that priced the plan.
+
+    InputError where that isn't there any more, or isn't what it was.
+    """
+    from partita.profile.profiled import content, profiled
+
+    machine = cluster_of(plan, path, cluster, devices)
+    if profile is not None:
+        return profiled(machine, profile, plan.precision, graph)
+    if plan.profile is None or cluster is not None:
+        return machine
+    own = plan.profile.path
+    if not Path(own).exists():
+        raise InputError(
+            f'{path}: the plan was made with the profile "{own}", which isn\'t here; --profile FILE says where it is'
+        )
+    if content(Path(own)) != plan.profile.sha256:
+        raise InputError(
+            f'{path}: the profile "{own}" is not what it was when the plan was made with it; --profile {own} takes it '
+            "as it is"
+        )
+    return profiled(machine, own, plan.precision, graph)
+
+
 def model_of(plan: Plan, path: str, model: str | None) -> Graph:
     """The graph of MODEL, or of the model that the plan names where that is a recipe or a file."""
     from partita.cli.model import load_model

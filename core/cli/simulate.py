@@ -37,7 +37,7 @@ def simulate(
         str | None, typer.Option(metavar="CLUSTER", help="As in partita plan. Default: the one that the plan names.")
     ] = None,
     devices: options.Devices = None,
-    profile: options.Profile = None,
+    profile: options.OfPlanProfile = None,
     trace: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a trace for Perfetto or chrome://tracing here.")
     ] = None,
@@ -59,9 +59,8 @@ def simulate(
     from partita.simulate.stage_graph import forms, stage_graph
 
     found = load_plan(plan)
-    machine = planned.cluster_of(found, plan, cluster, devices)
     graph = planned.model_of(found, plan, model)
-    machine = options.measured_cluster(machine, profile, found.precision, graph)
+    machine = planned.machine_of(found, plan, graph, cluster, devices, profile)
     simulation = execute(graph, found, machine)
     differs = difference(simulation, found, machine)
     stages = stage_graph(graph, found)

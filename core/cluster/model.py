@@ -16,6 +16,7 @@ from partita.cluster.unlike import slowest, weakest
 from partita.errors import ClusterError, listed
 
 if TYPE_CHECKING:
+    from partita.plan import Profile
     from partita.profile.measured import Measured
 
 Way = Literal["inside", "between", "alone"]
@@ -82,12 +83,14 @@ class Cluster:
     """Nodes: their device counts, and what each is made of.
 
     ``cores`` are those that all devices share where devices are processes; None: every device computes by itself.
+    ``profile``: where the figures that were measured come from.
     """
 
     name: str
     nodes: tuple[int, ...]
     kinds: tuple[Kind, ...]
     cores: int | None = None
+    profile: Profile | None = None
 
     def __post_init__(self) -> None:
         if not self.nodes or any(count < 1 for count in self.nodes):

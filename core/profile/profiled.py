@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 from partita.cluster.model import Cluster, Kind, Link
 from partita.cost.precision import compute_dtype
 from partita.errors import InputError, listed
 from partita.graph.model import Graph
+from partita.plan import Profile
 from partita.profile import galvatron
 from partita.profile.read import collective_link, measured, parse_profile, require_rows
 from partita.profile.rows import ProfileFile
@@ -25,7 +27,21 @@ def profiled(cluster: Cluster, path: str | Path, precision: str, graph: Graph | 
     """
     if Path(path).is_dir():
         assert graph is not None, "a folder's files name no blocks"
-        return _of_galvatron(cluster, Path(path), precision, graph)
+        found = _of_galvatron(cluster, Path(path), precision, graph)
+    else:
+        found = _of_file(cluster, path, precision)
+    return replace(found, profile=Profile(str(path), content(Path(path))))
+
+
+def content(path: Path) -> str:
+    """SHA-256 of a profile's file, or of the names and the texts of a folder's JSON files."""
+    if not path.is_dir():
+        return sha256(path.read_bytes()).hexdigest()
+    texts = [(file.name, content(file)) for file in sorted(path.glob("*.json"))]
+    return sha256(repr(texts).encode()).hexdigest()
+
+
+def _of_file(cluster: Cluster, path: str | Path, precision: str) -> Cluster:
     file = parse_profile(path)
     if not any(_is_of(kind, file) for kind in cluster.different_kinds):
         there, names = MODELS.search(file.device), listed(device.name for device in cluster.different_devices())

@@ -77,9 +77,12 @@ def sentences(found: Difference, simulation: Simulation, plan: Plan, cluster: Cl
     # A plan that was written by hand may predict nothing.
     step = plan.predicted.step_seconds or simulation.step_seconds
     sign = "more" if found.seconds > 0 else "less"
+    made = f"for {plan.cluster}" if plan.cluster != cluster.name else ""
+    if plan.profile != cluster.profile:
+        made += f" with{'out a profile' if plan.profile is None else f' the profile {plan.profile.path}'}"
     texts = {
         "costs": f"the plan's own prediction has other numbers than {plan.model} on {cluster.name} has now"
-        + (f" (it was made for {plan.cluster})" if plan.cluster != cluster.name else ""),
+        + (f" (it was made {made.strip()})" if made else ""),
         "turns": _turns(plan, found.turns_seconds),
         "transfers": "transfers keep devices waiting longer than the formula counts"
         if found.transfers_seconds > 0

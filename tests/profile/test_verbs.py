@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -23,11 +24,37 @@ def test_simulation_takes_the_same_profile(capsys, tmp_path, fix):
     path = str(tmp_path / "plan.json")
     held = [word for name in fix for word in ("--fix", name)]
     plan = answer(capsys, "plan", *MODEL, *held, "--profile", H200, "-o", path)
-    with_it = answer(capsys, "simulate", path, "--profile", H200)
-    without = answer(capsys, "simulate", path)
+    with_it = answer(capsys, "simulate", path)
+    assert with_it == answer(capsys, "simulate", path, "--profile", H200)
+    without = answer(capsys, "simulate", path, "--cluster", "2xh200")
     assert with_it["step_seconds"] == pytest.approx(plan["predicted"]["step_seconds"], rel=0.02)
     assert abs(without["step_seconds"] / with_it["step_seconds"] - 1) > 0.02
     assert with_it["peak_bytes"].keys() == plan["predicted"]["peak_bytes"].keys()
+
+
+def test_a_plan_names_its_profile(capsys, tmp_path):
+    """Whoever reads the file prices it as it was made: what ifs, the plan beside others, or a message by name."""
+    profile, path = tmp_path / "own.json", str(tmp_path / "plan.json")
+    profile.write_bytes(Path(H200).read_bytes())
+    plan = answer(capsys, "plan", *MODEL, "--fix", "pp=2", "--profile", str(profile), "-o", path)
+    digest = sha256(profile.read_bytes()).hexdigest()
+    assert plan["profile"] == {"path": str(profile), "sha256": digest}
+    simulated = answer(capsys, "simulate", path)["step_seconds"]
+    assert answer(capsys, "compare", path)["plans"][0]["step_seconds"] == simulated
+    profile.write_text(profile.read_text() + "\n")
+    assert main(["simulate", path]) == 2
+    assert f'the profile "{profile}" is not what it was' in capsys.readouterr().err
+    profile.unlink()
+    assert main(["simulate", path]) == 2
+    assert f'{path}: the plan was made with the profile "{profile}", which isn\'t here' in capsys.readouterr().err
+    assert answer(capsys, "simulate", path, "--profile", H200)["step_seconds"] == simulated
+
+
+def test_a_profiled_plan_is_asked_again_as_it_was(capsys, tmp_path):
+    path = str(tmp_path / "plan.json")
+    answer(capsys, "plan", *MODEL, "--profile", H200, "-o", path)
+    asked = answer(capsys, "explain", path)["asked"]
+    assert asked == answer(capsys, "explain", *MODEL, "--profile", H200)["asked"]
 
 
 def test_plans_by_hand_take_it_too(capsys, tmp_path):

@@ -40,7 +40,7 @@ def build(pricing: Pricing, family: Family, table: JointTable, chosen: Sequence[
         order=Order(table.schedule, len(stages), table.micro_batches, depth),
         stages=stages, shared_parameters=shared_parameters(pricing, stages),
         predicted=predict(pricing, family, table, chosen, stages), reasons=(), search=search,
-        idle_devices=tuple(sorted(set(range(problem.cluster.devices)) - used)),
+        idle_devices=tuple(sorted(set(range(problem.cluster.devices)) - used)), profile=problem.cluster.profile,
     )  # fmt: skip
 
 
