@@ -106,6 +106,20 @@ def says_all_devices(fix: Mapping[str, int | str]) -> bool:
     return {"tp", "pp", "dp"} <= fix.keys()
 
 
+def unkept(problem: Problem) -> PlanError:
+    """The error where no plan at all keeps everything that is held."""
+    words = ", ".join(f"{name}={value}" for name, value in problem.fix.items())
+    why, shared = TARGETS[problem.target].sentence, problem.graph.shared_parameters
+    stages = of_stages(problem.fix).values()
+    if shared and any(len({held[name] for held in stages if name in held}) > 1 for name in ("tp", "dp")):
+        name, users = next(iter(shared.items()))
+        why = f'stages that share a parameter have one tp, and blocks {listed(users)} share "{name}"'
+    return PlanError(
+        f"no plan for {problem.cluster.devices} devices, global batch {problem.global_batch} and "
+        f"{len(problem.graph.blocks)} blocks keeps all of {words} ({why})"
+    )
+
+
 def check_fix(problem: Problem, groups: Alike) -> None:
     """PlanError for the first held decision that this model, cluster, batch or target can't carry out."""
     whole = {name: value for name, value in problem.fix.items() if not name.startswith("stage:")}

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from itertools import product
+from pathlib import Path
 
 import pytest
 
+from partita.cli.model import load_model
+from partita.cluster import parse_cluster
 from partita.cost.alike import alike
 from partita.errors import InputError, PlanError
 from partita.plan import save_plan
@@ -13,7 +16,10 @@ from partita.planner import parse_fix, plan
 from partita.planner.joint.engine import Engine
 from partita.planner.joint.formula import fits, step_seconds
 from partita.planner.joint.price import Pricing
+from partita.problem import Problem
 from tests.planner.joint.brute import answers
+
+CONFIGS = Path(__file__).parents[1] / "data/configs"
 
 
 def asked(made, target="partita", **fix):
@@ -79,6 +85,30 @@ def test_what_cannot_be_held_of_a_stage(made, fix, error, said):
     with pytest.raises(error) as refused:
         plan(made.problem(problem.graph, problem.cluster, batch=8, target="partita", fix=parse_fix(fix)))
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("fix", [["stage:0.tp=2", "stage:1.tp=1"], ["stage:0.dp=1", "stage:1.dp=2"]])
+@pytest.mark.parametrize("tied", [True, False])
+def test_stages_that_share_a_parameter_have_one_tp(fix, tied):
+    graph = load_model(str(CONFIGS / ("gpt-neox-tiny.json" if tied else "gpt2-tiny.json")), 16, "bfloat16")
+    held = ["pp=2", "micro_batches=4", *fix]
+    problem = Problem(graph, parse_cluster("1x4xa100-80gb"), 8, target="partita", fix=parse_fix(held))
+    if not tied:
+        assert [(stage.dp, stage.tp) for stage in plan(problem).stages] == [(1, 2), (2, 1)]
+        return
+    with pytest.raises(PlanError) as refused:
+        plan(problem)
+    ((name, (first, last)),) = graph.shared_parameters.items()
+    assert f"keeps all of {', '.join(held)} (" in str(refused.value)
+    assert f'have one tp, and blocks {first} and {last} share "{name}"' in str(refused.value)
+
+
+def test_blocks_that_two_held_stages_leave_out(made):
+    """No stage has the third block: a contradiction, whatever the memory."""
+    fix = {"pp": 2, "stage:0.blocks": "b0 … b1", "stage:1.blocks": "b3 … b4"}
+    problem = made.problem(asked(made).graph, made.machine(4), batch=8, target="partita", fix=fix)
+    with pytest.raises(PlanError, match=r"no plan for 4 devices.* keeps all of pp=2, stage:0.blocks=b0 … b1"):
+        plan(problem)
 
 
 def test_where_all_stages_must_be_alike_one_of_them_is_not_held(made):

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from math import ceil, lcm
 
 from partita.cost.state import state_bytes
-from partita.errors import Infeasible, divisors
+from partita.errors import Infeasible, PlanError, divisors
 from partita.plan import Order
 from partita.planner.arrangement import arrangement
-from partita.planner.fix import held_devices, says_all_devices
+from partita.planner.fix import held_devices, says_all_devices, unkept
 from partita.planner.joint.build import plan_stages, stage_memory
 from partita.planner.joint.kinds import BlockCut
 from partita.planner.joint.price import Pricing, Schedule
@@ -47,11 +47,13 @@ class Least:
         return arrangement(stages, Order(self.table.schedule, len(stages), self.table.micro_batches))
 
 
-def refuse(pricing: Pricing, counts: Sequence[int]) -> Infeasible:
-    """The error to raise where no answer to the pricing's problem on any of these numbers of devices fits the limit."""
+def refuse(pricing: Pricing, counts: Sequence[int]) -> Infeasible | PlanError:
+    """The error to raise where no answer to the pricing's problem on any of these numbers of devices fits the limit; a
+    PlanError where there is none whatever the limit, because what is held contradicts itself."""
     problem = pricing.problem
     found = least_memory(pricing, counts)
-    assert found is not None, "there are tables, and each has answers"
+    if found is None:
+        return unkept(problem)
     behind = range(len(found.smallest.stages) - 1, -1, -1)
     memories = [
         stage_memory(found.pricing, found.family, found.table, stage, left)

@@ -18,7 +18,7 @@ from partita.planner.joint.infeasible import least_share, refuse
 from partita.planner.joint.price import Pricing
 from partita.planner.joint.table import Chosen
 from partita.planner.joint.uniform import uniform_families
-from partita.problem import TARGETS, Problem
+from partita.problem import Problem
 
 # How many smaller device counts are tried where no plan can use all devices.
 COUNTS = 64
@@ -70,15 +70,7 @@ def solve(problem: Problem, seconds: float = inf, engine: str = "joint") -> Solv
     found = searched(whole, seconds, engine)
     if found is not None:
         return found
-    counts = list(device_counts(problem))
-    here = (whole.on(problem, devices) for devices in counts)
-    if not any(pricing.micro_batches(family) for pricing in here for family in pricing.families):
-        held = ", ".join(f"{name}={value}" for name, value in problem.fix.items())
-        raise PlanError(
-            f"no plan for {problem.cluster.devices} devices, global batch {problem.global_batch} and "
-            f"{len(problem.graph.blocks)} blocks keeps all of {held} ({TARGETS[problem.target].sentence})"
-        )
-    raise refuse(whole, counts)
+    raise refuse(whole, list(device_counts(problem)))
 
 
 def searched(whole: Pricing, seconds: float = inf, engine: str = "joint", *, uniform: bool = False) -> Solved | None:
