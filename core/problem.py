@@ -45,7 +45,8 @@ TARGETS: Mapping[str, Target] = {
 
 @dataclass(frozen=True)
 class Problem:
-    """``memory_bytes`` limits each device (default: the device's memory); ``fix`` holds decisions (planner/fix.py)."""
+    """``memory_bytes`` limits each device (default: the device's memory); ``fix`` holds decisions (planner/fix.py);
+    ``model`` is what the graph was captured from, as the user wrote it (default: by the graph's name)."""
 
     graph: Graph
     cluster: Cluster
@@ -55,6 +56,7 @@ class Problem:
     target: str = "deepspeed"
     memory_bytes: int | None = None
     fix: Mapping[str, int | str] = field(default_factory=dict)
+    model: str | None = None
 
     def __post_init__(self) -> None:
         for what, word, known in (

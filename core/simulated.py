@@ -22,18 +22,20 @@ def foretold(graph: Graph, plan: Plan, cluster: Cluster) -> Plan:
 
 
 def captured(problem: Problem, plan: Plan) -> Graph | None:
-    """The model with as many samples as the plan cuts them into: the problem's, or captured again by its name; None
-    where the name is no model's, or another's."""
+    """The model with as many samples as the plan cuts them into: the problem's, or captured again from what the user
+    named; None where that is no model, another one, or one that has other samples."""
     graph, parts = problem.graph, plan.sample_parts
     if graph.samples % parts == 0:
         return graph
     try:
         found: Graph | None = plugins().hook.partita_capture(
-            model=graph.name, samples=parts, seq=graph.seq, dtype=compute_dtype(problem.precision)
+            model=problem.model or graph.name, samples=parts, seq=graph.seq, dtype=compute_dtype(problem.precision)
         )
     except PartitaError:
         return None
-    return found if found is not None and _parameters(found) == _parameters(graph) else None
+    if found is None or found.samples % parts:
+        return None
+    return found if _parameters(found) == _parameters(graph) else None
 
 
 def _parameters(graph: Graph) -> list[tuple[str, dict[str, tuple[int, ...]]]]:

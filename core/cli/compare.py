@@ -107,12 +107,17 @@ def from_grid(problem: Problem) -> tuple[list[Contender], list[Entry]]:
     from partita.simulate import simulate
     from partita.simulate.grid import hand_made
     from partita.simulate.wins import Contender, ranked
+    from partita.simulated import captured
 
     plans = [(OWN, search(problem)[0])]
     entries = hand_made(problem)
     plans += [(entry.name, entry.plan) for entry in entries if entry.plan is not None]
     groups = alike(problem.graph)
-    found = [Contender(name, plan, simulate(problem.graph, plan, problem.cluster, groups)) for name, plan in plans]
+    found = []
+    for name, plan in plans:
+        graph = captured(problem, plan) or problem.graph
+        known = groups if graph is problem.graph else None
+        found.append(Contender(name, plan, simulate(graph, plan, problem.cluster, known)))
     return ranked(found), [entry for entry in entries if entry.plan is None]
 
 

@@ -205,6 +205,7 @@ def problem(
     return Problem(
         graph=graph, cluster=measured_cluster(machine, profile, precision, graph), global_batch=global_batch,
         precision=precision, optimizer=optimizer, target=target, memory_bytes=memory_bytes, fix=decisions,
+        model=model,
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from math import inf
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from partita.cli.model import load_model
 from partita.cluster import parse_cluster
 from partita.errors import Infeasible, PlanError
 from partita.graph import Graph
+from partita.graph.file import save_graph
 from partita.plan import Plan
 from partita.planner.branches.search import GraphSearch, branched, listed_by_branch
 from partita.planner.joint.engine import Engine
@@ -25,7 +26,7 @@ from partita.plugins.capture_torch import capture_module
 from partita.problem import Problem
 from partita.ranking import planned, ranked
 from partita.reach import beyond
-from partita.simulated import foretold
+from partita.simulated import captured, foretold
 from tests.branches import Branches
 from tests.spacetime.unlike import Case, Part
 from tests.spacetime.unlike import plan as by_hand
@@ -155,19 +156,32 @@ def test_kfkb_can_be_held(memory):
 
 
 def test_kfkb_can_be_held_where_stages_divide_a_copys_samples():
-    """Which the model has been captured with one of: it is captured again, with two."""
+    """Which the model has been captured with one of: its file is captured again, with two."""
+    model = str(CONFIGS / "gpt2-tiny.json")
 
-    def captured(samples: int) -> Graph:
-        model = str(CONFIGS / "gpt2-tiny.json")
-        return replace(load_model(model, 8, "float32", samples), name=model)
+    def made(samples: int) -> Graph:
+        return load_model(model, 8, "float32", samples)
 
     cluster = parse_cluster("1x4xa100-80gb")
-    divided = by_hand(captured, Case((Part(flow="batch"), Part(flow="batch"))), "fp32")
-    held = Problem(captured(1), cluster, 8, precision="fp32", target="partita", fix={"schedule": "kfkb"})
+    divided = by_hand(made, Case((Part(flow="batch"), Part(flow="batch"))), "fp32")
+    held = Problem(made(1), cluster, 8, precision="fp32", target="partita", fix={"schedule": "kfkb"}, model=model)
     found = solve(held)
-    formed = beside(held, found, found.best, foretold(captured(2), divided, cluster)).plan
+    formed = beside(held, found, found.best, foretold(made(2), divided, cluster)).plan
     assert (formed.sample_parts, formed.schedule, formed.stages) == (2, "kfkb", divided.stages)
     assert formed.predicted.step_seconds > 0
+
+
+def test_a_file_s_model_is_captured_again_with_more_samples(tmp_path):
+    """By what the user named; the graph's name is the file's alone, and a saved graph has the samples that it has."""
+    model, saved = str(CONFIGS / "gpt2-tiny.json"), tmp_path / "saved.json"
+    graph = load_model(model, 8, "float32")
+    save_graph(graph, saved)
+    plan = by_hand(partial(load_model, model, 8, "float32"), Case((Part(flow="batch"),)), "fp32")
+    asked = Problem(graph, parse_cluster("1x2xa100-80gb"), 8, precision="fp32", target="partita")
+    found = captured(replace(asked, model=model), plan)
+    assert (graph.samples, plan.sample_parts, found.samples) == (1, 2, 2)
+    assert [block.parameters for block in found.blocks] == [block.parameters for block in graph.blocks]
+    assert [captured(replace(asked, model=name), plan) for name in (None, str(saved))] == [None, None]
 
 
 def test_kfkb_is_refused_where_stages_are_a_chain():

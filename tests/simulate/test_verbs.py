@@ -160,6 +160,16 @@ def test_compare_says_what_does_not_fit(partita: Callable[..., str]) -> None:
     assert reasons["data parallel"].endswith(" GiB a device or more, 80.00 GiB is there")
 
 
+@pytest.mark.slow
+def test_compare_of_a_plan_that_divides_samples(partita: Callable[..., str]) -> None:
+    """The model has been captured with one; the plan is simulated on as many as it asks for, as simulate does."""
+    words = ["mixture-tiny", "--cluster", "1x2xa100-80gb", "--global-batch", "2", "--target", "partita"]
+    held = ["--fix", "ep=2", "--fix", "pp=1"]
+    made = json.loads(partita("plan", *words, *held, "--json"))["predicted"]
+    (row,) = json.loads(partita("compare", *words, *held, "--json"))["plans"]
+    assert (row["name"], row["step_seconds"]) == ("partita", pytest.approx(made["step_seconds"]))
+
+
 def test_compare_of_files_is_what_simulate_says(partita: Callable[..., str], plan: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.json"
     partita("plan", "gpt3-tiny", *ON, "--fix", "dp=8", "-o", other)
