@@ -131,10 +131,21 @@ say "installing about 90 packages, 2 GB unpacked, those that are not there yet: 
 install 'setuptools>=77'
 install --use-pep517 --no-build-isolation --editable '.[dev]'
 # One question that has an answer, one that has none, and one about a model with branches: together they use all of it.
-say "compiling the planner's search: about 30 seconds"
+# Meanwhile one of each format of other planners' profiles, whose searches share nothing with it.
+say "compiling the planner's searches: about 30 seconds"
+(
+    cd tests/data/published
+    for question in 'pipedream/alexnet.graph.txt --format pipedream --devices 2 --bytes-per-second 1e9' \
+        'piper/bert32a100.json --format piper --devices 2 --memory-gib 64 --micro-batches 8 --bytes-per-second 1e9' \
+        'dnn-partitioning/OperatorGraphs/bert_l-3_inference.json --format dnn-partitioning'; do
+        ../../../$venv/bin/partita plan $question >/dev/null 2>&1 || true
+    done
+) &
+formats=$!
 for question in 'gpt3-tiny --memory-gib 40' 'gpt3-tiny --memory-gib 0.5' 'multimodal-tiny --fix pp=4'; do
     $venv/bin/partita plan $question --cluster 4xa100-40gb --global-batch 8 --target partita >/dev/null 2>&1 || true
 done
+wait $formats
 printf '%s\n' "$identity" >$venv/.installed
 rm -f $venv/.installing
 say ".venv is ready"
