@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -137,6 +138,26 @@ def forget_earlier_engines() -> None:
     Init.param_id = 0
     (modules,) = inspect.unwrap(DeepSpeedZeRoOffload._register_deepspeed_module).__defaults__
     modules[0] = 0
+
+
+def free_engines() -> None:
+    """Take away what holds DeepSpeed's engines when nobody uses them any more: hooks of autograd, which hold optimizers
+    by way of C++, where Python's collector can't look, and what ZeRO-3 keeps for the whole process.
+    """
+    from deepspeed.runtime.base_optimizer import ZeROOptimizer
+    from deepspeed.runtime.zero.parameter_offload import FWD_MODULE_STACK
+    from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
+
+    for found in gc.get_objects():
+        if issubclass(type(found), ZeROOptimizer):
+            for hook in getattr(found, "_grad_acc_hooks", ()):
+                hook.remove()
+    FWD_MODULE_STACK.clear()
+    released = vars(PartitionedParameterCoordinator)["_PartitionedParameterCoordinator__params_to_release"]
+    inspect.getclosurevars(released).nonlocals["func"].cache_clear()
+    forget_earlier_engines()
+    # What this collection frees in C++ lets the next one, which the rank makes after every call, find the rest.
+    gc.collect()
 
 
 def _as_modelled(stage: StageModule, parts: dict[str, Tensor]) -> dict[str, Tensor]:

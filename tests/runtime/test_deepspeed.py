@@ -7,6 +7,7 @@ float64 twin.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -129,3 +130,16 @@ def test_recomputation_repeats_its_dropout(pool: Pool, name: str) -> None:
     for losses, differences in pool.run(gradients_of_both, case.layout.devices, case, again, timeout=120):
         assert losses[0] == losses[1]
         assert {name: error for name, error in differences.items() if error} == {}
+
+
+def group_threads() -> int:
+    """How many of this process's groups ask the network. Here that is the one of this call."""
+    names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+    return sum(name.startswith("gloo_tcp") for name in names)
+
+
+@pytest.mark.parametrize("name", ["pp2", "dp2 zero2", "dp2 zero3"])
+def test_an_engine_that_is_over_leaves_no_group(pool: Pool, name: str) -> None:
+    """Hundreds of tests would leave a thousand threads, which take the processors from the tests that follow."""
+    pool.run(train, 2, Case("gpt2", LAYOUTS[name], engine="deepspeed", steps=1), timeout=120)
+    assert pool.run(group_threads, 2) == [1, 1]
