@@ -23,6 +23,7 @@ from torch import Tensor
 from partita.adapters.deepspeed.checkpoints import named_by_latest, read_first, save_whole
 from partita.adapters.deepspeed.layout import described
 from partita.adapters.deepspeed.resharded import is_resharded, load_resharded
+from partita.adapters.deepspeed.untrained import stood_in
 from partita.adapters.torch.begin import Batch
 from partita.adapters.torch.engine import clip_gradients
 from partita.adapters.torch.resharded import LAYOUT
@@ -153,6 +154,9 @@ class Calls:
         self.remaining = sum(task.kind == "backward" for task in engine.runtime.queue)
         # An average over one copy: DeepSpeed would copy all gradients to a buffer and back. ZeRO-1 does more than that.
         self.alone = engine.runtime.place.stage not in engine.runtime.groups.data and not engine.zero_optimization()
+        if (nothing := stood_in(engine.runtime.stage)) is not None:
+            # Norms are of gradients that are there: a zero.
+            self._backward(0 * nothing.sum(), announced=False)
 
     def forward(self, batch: Batch, inputs: Batch, key: tuple[int, ...], code: Code) -> dict[str, Tensor]:
         return self.engine(batch, inputs, key, code)
@@ -168,9 +172,12 @@ class Calls:
         arrived = [(out, gradient) for out, gradient in pairs if gradient is not None]
         if arrived:
             scalars.append(_Inject.apply(len(arrived), *(o for o, _ in arrived), *(g for _, g in arrived)))
-        scalar = sum(scalars[1:], start=scalars[0])
-        if isinstance(self.engine.optimizer, ZeROOptimizer) and all(out.is_leaf for out in outputs):
-            # A parameter's gradient from another stage: no forward of this engine has announced this backward.
+        # A parameter's gradient from another stage: no forward of this engine has announced this backward.
+        announced = not all(out.is_leaf for out in outputs)
+        self._backward(sum(scalars[1:], start=scalars[0]), announced)
+
+    def _backward(self, scalar: Tensor, announced: bool) -> None:
+        if isinstance(self.engine.optimizer, ZeROOptimizer) and not announced:
             self.engine._backward_prologue()
         self.engine.backward(scalar, scale_wrt_gas=False)
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from deepspeed.runtime.config import DeepSpeedConfig
 from torch import nn
 
-from partita.adapters.deepspeed.initialize import Parting, check, connect, mark_copies, own_device
+from partita.adapters.deepspeed.initialize import Parting, check, connect, mark_copies, own_device, require_trained
 from partita.adapters.deepspeed.loop_engine import LoopEngine
 from partita.adapters.deepspeed.model_weights import ModelWeights, same_everywhere
 from partita.adapters.deepspeed.planning import Gpu, chosen, this_cluster, words_of
@@ -188,6 +188,7 @@ def _engine(
         parameters = list(parameters)  # a generator, which can be read once
     lowered = _lowered(plan, captured, skeleton, model, given)
     check(plan, lowered)
+    require_trained(plan, lowered)
     complete = _config(plan, request, config)
     names = names_of(model, skeleton.canonical)
     own = dict(model.named_parameters())

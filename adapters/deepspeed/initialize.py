@@ -14,6 +14,7 @@ from torch import nn
 
 from partita.adapters.deepspeed.engine import PlannedEngine
 from partita.adapters.deepspeed.mpu import Mpu
+from partita.adapters.deepspeed.untrained import stand_in
 from partita.adapters.torch.groups import Groups
 from partita.adapters.torch.prepare import Lowered, prepare, realiser
 from partita.adapters.torch.stage import BlockModule, StageModule
@@ -38,10 +39,11 @@ def initialize(
 ) -> PlannedEngine:
     """This rank's DeepSpeed engine for a lowered plan. Collective over all ranks.
 
-    ``optimizer`` makes a torch optimizer from this rank's parameters by the model's names (to group them by name);
-    without, the configuration has an ``optimizer`` section. ``config`` is the user's DeepSpeed configuration, completed
-    by the plan's. Without ``device`` it is this process's accelerator, or the CPU. PlanError where the two
-    configurations disagree, and for what DeepSpeed can't run: every rank says so before any does work.
+    ``optimizer`` makes a torch optimizer from this rank's parameters by the model's names (to group them by name; of a
+    stage that is frozen as a whole it is given one parameter, "untrained", which is none of the model's); without, the
+    configuration has an ``optimizer`` section. ``config`` is the user's DeepSpeed configuration, completed by the
+    plan's. Without ``device`` it is this process's accelerator, or the CPU. PlanError where the two configurations
+    disagree, and for what DeepSpeed can't run: every rank says so before any does work.
     """
     complete = deepspeed_config(plan, config)
     if (optimizer is None) != ("optimizer" in complete):
@@ -59,7 +61,7 @@ def initialize(
     )  # fmt: skip
     mpu = parting.mpu(prepared.groups)
     mark_copies(prepared.stage)
-    trained = prepared.stage.trained
+    trained = prepared.stage.trained or stand_in(prepared.stage)
     engine = PlannedEngine(
         args=None, model=prepared.stage, optimizer=optimizer(trained) if optimizer else None, mpu=mpu,
         model_parameters=list(trained.values()), config=complete, config_class=DeepSpeedConfig(complete, mpu),
@@ -135,11 +137,16 @@ def check(plan: Plan, lowered: Lowered) -> None:
             f"the plan has ZeRO stage {zero} with {len(plan.stages)} pipeline stages; DeepSpeed divides gradients and "
             "parameters (2 and 3) only without a pipeline: zero=1 and 0 work, or pp=1"
         )
+
+
+def require_trained(plan: Plan, lowered: Lowered) -> None:
+    """PlanError for a stage that is frozen as a whole, for an engine around the user's own model and optimizer."""
     graph = lowered.captured.graph
     for piece, stage in zip(lowered.program.pieces, plan.stages, strict=True):
         if not any(graph.tensor[name].gradient for name in piece.parameters if name not in piece.copies):
             blocks = stage.blocks[0] if len(stage.blocks) == 1 else f"{stage.blocks[0]} … {stage.blocks[-1]}"
             raise PlanError(
                 f'nothing is trained in stage "{stage.name}" (blocks {blocks}), and DeepSpeed needs an optimizer on '
-                "every rank: give the stage a block that is trained, or plan for target=partita"
+                "every rank of a loop: give the stage a block that is trained, or train by train_batch, in an engine "
+                "that partita.adapters.deepspeed makes for the plan"
             )

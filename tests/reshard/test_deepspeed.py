@@ -17,6 +17,7 @@ PP2_DP2 = Layout(pp=2, dp=2)
 TP2_DP2 = Layout(tp=2, dp=2)
 PP2_TP2 = Layout(pp=2, tp=2, micro_batches=4)
 PP4 = Layout(pp=4, micro_batches=4)
+FROZEN = Layout(pp=4, micro_batches=4, sizes=(2, 1, 1, 2))
 DP4 = Layout(dp=4, micro_batches=1)
 PARTITIONED = {"zero_optimization": {"stage3_param_persistence_threshold": 0}}
 
@@ -28,6 +29,9 @@ MOVES = {
     "pp2 tp2 to zero3": ("gpt2", PP2_TP2, replace(DP4, zero=3)),
     "tp2 dp2 zero2 to pp2 tp2": ("gpt2", replace(TP2_DP2, zero=2), PP2_TP2),
     "llama pp2 tp2 to zero2": ("llama", PP2_TP2, replace(DP4, zero=2)),
+    # Of the four stages the two in the middle are frozen.
+    "frozen stages zero1 to pp2 dp2": ("gpt2 frozen middle", replace(FROZEN, zero=1), PP2_DP2),
+    "pp2 dp2 zero1 to frozen stages": ("gpt2 frozen middle", replace(PP2_DP2, zero=1), FROZEN),
 }
 
 

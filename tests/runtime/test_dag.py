@@ -25,8 +25,8 @@ from tests.runtime.models import Model, micro_batches
 from tests.runtime.programs import Layout
 
 DEEPSPEED = (
-    "diamond", "fan-out of three", "two towers", "integers and a mask", "several losses", "frozen part of a tower",
-    "weight shared by branches", "six stages",
+    "diamond", "fan-out of three", "two towers", "frozen tower", "integers and a mask", "several losses",
+    "frozen part of a tower", "weight shared by branches", "six stages",
 )  # fmt: skip
 
 

@@ -40,6 +40,8 @@ LAYOUTS = {
     "pp4 5 micro-batches": Layout(pp=4, micro_batches=5),
     "pp2 dp2 zero1 3 micro-batches": Layout(pp=2, dp=2, zero=1, micro_batches=3),
 }
+# The middle blocks are a stage of their own, which gradients pass through and in which nothing is trained.
+FROZEN_STAGE = {"pp3": Layout(pp=3), "pp3 dp2 zero1": Layout(pp=3, dp=2, zero=1)}
 # Heads of two sizes and nothing tied: that matters where it is cut, and where stages or copies are made of it.
 LLAMA = (
     "dp2 zero2", "dp2 zero3", "pp2 dp2 zero1", "tp2", "pp2 tp2 zero1", "pp2 tp2 recompute", "dp2 tp2 zero2",
@@ -58,7 +60,10 @@ def table() -> list[tuple[str, Case]]:
     rows += [(f"{model} {name} padded", Case(model, LAYOUTS[name], padded=True))
              for model, names in (("gpt2", PADDED), ("llama", PADDED_LLAMA)) for name in names]  # fmt: skip
     rows += [(f"gpt2 untied {name}", Case("gpt2 untied", LAYOUTS[name])) for name in ("pp2", "pp2 tp2")]
-    rows += [("gpt2 frozen middle pp2", Case("gpt2 frozen middle", LAYOUTS["pp2"]))]
+    rows += [
+        (f"gpt2 frozen middle {name}", Case("gpt2 frozen middle", layout))
+        for name, layout in (("pp2", LAYOUTS["pp2"]), *FROZEN_STAGE.items())
+    ]
     configured = {"optimizer": {"type": "Adam", "params": {"lr": 1e-2, "torch_adam": True, "adam_w_mode": False}}}
     rows += [
         (f"gpt2 {name} configured", Case("gpt2", LAYOUTS[name], optimizer="configured", config=configured))
@@ -88,10 +93,11 @@ def test_training_is_that_of_one_device(pool: Pool, case: Case) -> None:
             )
         ),
         *(("llama", name) for name in ("pp2 dp2 zero1", "dp2 zero3", "pp2 tp2")),
+        *(("gpt2 frozen middle", name) for name in FROZEN_STAGE),
     ],
 )  # fmt: skip
 def test_bfloat16_is_near(pool: Pool, name: str, model: str) -> None:
-    case = Case(model, LAYOUTS[name], dtype="bfloat16", engine="deepspeed", steps=1)
+    case = Case(model, (LAYOUTS | FROZEN_STAGE)[name], dtype="bfloat16", engine="deepspeed", steps=1)
     assert_equal(case, pool.run(train, case.layout.devices, case, timeout=120))
 
 
@@ -106,13 +112,14 @@ def test_bfloat16_is_near(pool: Pool, name: str, model: str) -> None:
             )
         ),
         ("llama", "pp2 tp2 zero1"),
+        *(("gpt2 frozen middle", name) for name in FROZEN_STAGE),
     ],
 )  # fmt: skip
 def test_clipping_is_by_the_norm_of_the_whole_model(pool: Pool, model: str, name: str) -> None:
     """By SGD, whose next losses show by how much gradients were clipped; Adam's would not."""
     case = Case(
         model,
-        LAYOUTS[name],
+        (LAYOUTS | FROZEN_STAGE)[name],
         engine="deepspeed",
         clip_norm=0.25,
         optimizer="sgd",

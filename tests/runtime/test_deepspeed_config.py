@@ -15,6 +15,7 @@ from partita.plan import Plan
 from partita.plugins.capture_huggingface import capture_config
 from partita.plugins.export.deepspeed_config import deepspeed_config
 from tests.ranks.pool import Pool
+from tests.runtime.dag_models import lowered, plan_of
 from tests.runtime.engines import Case
 from tests.runtime.programs import Layout, plan
 from tests.runtime.training import Part, dense_model
@@ -121,11 +122,6 @@ REFUSED = [
         "without a pipeline: zero=1 and 0 work, or pp=1",
     ),
     (
-        Case("gpt2 frozen middle", Layout(pp=3)),
-        'nothing is trained in stage "stage 1" (blocks model.transformer.h.1 … model.transformer.h.2), and DeepSpeed '
-        "needs an optimizer on every rank: give the stage a block that is trained, or plan for target=partita",
-    ),
-    (
         Case("gpt2", Layout(dp=2), config={"optimizer": {"type": "Adam"}}),
         "initialize was given an optimizer, and the DeepSpeed configuration has one too; remove one",
     ),
@@ -145,3 +141,12 @@ REFUSED = [
 def test_every_rank_is_told_what_deepspeed_can_not_run(pool: Pool, case: Case, message: str) -> None:
     ranks = case.layout.devices
     assert pool.run(refusal, ranks, replace(case, engine="deepspeed")) == [message] * ranks
+
+
+def test_a_loop_has_no_stage_that_is_frozen_as_a_whole() -> None:
+    from partita.adapters.deepspeed.initialize import require_trained
+
+    require_trained(plan_of("two towers", "fp32", "deepspeed"), lowered("two towers", "fp32", "deepspeed"))
+    found = lowered("frozen tower", "fp32", "deepspeed")
+    with pytest.raises(PlanError, match=r'nothing is trained in stage "stage0" \(blocks text\), and DeepSpeed'):
+        require_trained(plan_of("frozen tower", "fp32", "deepspeed"), found)
