@@ -8,10 +8,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from partita.errors import ModelError, PlanError, nearest
+from partita.hooks import hookimpl
 from partita.recipes.recipe import Files, Module, TrainedRecipe, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Self
 
     import torch
     from torch import Tensor
@@ -21,7 +23,8 @@ if TYPE_CHECKING:
 
 
 class BranchedRecipe(TrainedRecipe):
-    """``sizes`` are dataclasses by the names of the recipe; ``what`` it is, in a message."""
+    """``sizes`` are dataclasses by the names of the recipe; ``what`` it is, in a message. It is the plugin itself: a
+    module of hooks binds its three."""
 
     counted = "samples"
     what: ClassVar[str]
@@ -48,26 +51,32 @@ class BranchedRecipe(TrainedRecipe):
     def workload(self, name: str, *, seq: int | None, dtype: torch.dtype, seed: int, files: Files) -> Workload:
         return Workload(*self.parts(name, dtype), self.drawn(name, dtype, seed))
 
-    def module(self, name: str) -> Module | None:
+    @hookimpl
+    def partita_recipe(self) -> Self:
+        return self
+
+    @hookimpl
+    def partita_module(self, model: str) -> Module | None:
         """``parts`` in fp32 of one of its names; None for other names."""
-        if name not in self.sizes:
+        if model not in self.sizes:
             return None
         import torch
 
-        return self.parts(name, torch.float32)
+        return self.parts(model, torch.float32)
 
-    def graph(self, name: str, samples: int, seq: int | None, dtype: str) -> Graph | None:
+    @hookimpl
+    def partita_capture(self, model: str, samples: int, seq: int | None, dtype: str) -> Graph | None:
         """Of one of its names, None for others. ModelError for a sequence length, and without torch."""
-        if name not in self.sizes:
+        if model not in self.sizes:
             return None
         if seq is not None:
-            raise ModelError(f"{name}: its name fixes the shapes of its inputs; leave out --seq {seq}")
+            raise ModelError(f"{model}: its name fixes the shapes of its inputs; leave out --seq {seq}")
         from partita.recipes.installed import require_torch
 
-        require_torch(name)
+        require_torch(model)
         import torch
 
         from partita.plugins.capture_torch import capture_module
 
-        build, example = self.parts(name, getattr(torch, dtype))
-        return capture_module(build, example(samples), name=name, dtype=getattr(torch, dtype)).graph
+        build, example = self.parts(model, getattr(torch, dtype))
+        return capture_module(build, example(samples), name=model, dtype=getattr(torch, dtype)).graph

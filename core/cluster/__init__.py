@@ -1,9 +1,8 @@
-"""Devices, links and nodes; presets as data files; how a cluster is written; which devices form a group."""
+"""Devices, links and nodes; presets as data files; how a cluster is written."""
 
 from partita.cluster.file import load_cluster
 from partita.cluster.model import Cluster, Device, Kind, Link
 from partita.cluster.parse import parse_cluster
-from partita.cluster.placement import Placement, place
 from partita.cluster.presets import load_preset, preset_names
 
 __all__ = [
@@ -11,10 +10,8 @@ __all__ = [
     "Device",
     "Kind",
     "Link",
-    "Placement",
     "load_cluster",
     "load_preset",
     "parse_cluster",
-    "place",
     "preset_names",
 ]

@@ -47,18 +47,18 @@ class Degree:
 
 @dataclass(frozen=True)
 class PiperNode:
-    """``degrees``: by the number of devices side by side."""
+    """``id``: as the file has it; ``degrees``: by the number of devices side by side."""
 
+    id: str
     name: str
     degrees: Mapping[int, Degree]
 
 
 @dataclass(frozen=True)
 class PiperFile:
-    """``ids`` and ``edge_bytes``: of the graph's nodes and edges, in their order."""
+    """``edge_bytes``: of the graph's edges, in their order."""
 
     graph: Profiled[PiperNode]
-    ids: tuple[str, ...]
     edge_bytes: tuple[float, ...]
     devices: int
     memory_bytes: float
@@ -83,9 +83,8 @@ def read_piper(path: str) -> PiperFile:
             raise InputError(f"{path}: {where}: {source} -> {target} is there twice")
         pairs[pair] = number(path, where, "communicationCost", field(path, where, record, "communicationCost"))
     graph = ordered(path, list(nodes.values()), keys, list(pairs))
-    ids = ordered(path, keys, keys, list(pairs)).nodes
     return PiperFile(
-        graph, ids, tuple(pairs.values()), int(whole["maxDevices"]), whole["maxMemoryPerDevice"], whole["bandwidth"],
+        graph, tuple(pairs.values()), int(whole["maxDevices"]), whole["maxMemoryPerDevice"], whole["bandwidth"],
         int(whole["mbsInBatch"]),
     )  # fmt: skip
 
@@ -104,7 +103,7 @@ def _node(path: str, key: str, record: Any) -> PiperNode:
             raise InputError(f'{path}: {where}: TMPCs has "{degree}"; tensor-parallel degrees such as "1" work')
         found[int(degree)] = _degree(path, f"{where}, degree {degree}", items(path, f"{where}, degree {degree}", ways))
     name = record.get("name")
-    return PiperNode(key if name is None else f"{name}.{key}", found)
+    return PiperNode(key, key if name is None else f"{name}.{key}", found)
 
 
 def _degree(path: str, where: str, ways: list[Any]) -> Degree:

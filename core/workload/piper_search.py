@@ -163,14 +163,13 @@ class Search:
         """[degrees, edges]: what an edge costs the stage that it enters, and the one that it leaves: there and back."""
         file, degrees = self.problem.file, self.problem.degrees
         entering, leaving = (np.zeros((len(degrees), len(file.edge_bytes))) for _ in range(2))
-        for edge, ((source, target), size) in enumerate(zip(file.graph.edges, file.edge_bytes, strict=True)):
+        for edge, (ends, size) in enumerate(zip(file.graph.edges, file.edge_bytes, strict=True)):
+            source, target = (file.graph.nodes[end] for end in ends)
             for t, degree in enumerate(degrees):
-                if degree in file.graph.nodes[target].degrees:
-                    beside = file.graph.nodes[target].degrees[degree].entering
-                    entering[t, edge] = 2 * (size + beside.get(file.ids[source], 0.0))
-                if degree in file.graph.nodes[source].degrees:
-                    beside = file.graph.nodes[source].degrees[degree].leaving
-                    leaving[t, edge] = 2 * (size + beside.get(file.ids[target], 0.0))
+                if degree in target.degrees:
+                    entering[t, edge] = 2 * (size + target.degrees[degree].entering.get(source.id, 0.0))
+                if degree in source.degrees:
+                    leaving[t, edge] = 2 * (size + source.degrees[degree].leaving.get(target.id, 0.0))
         return entering, leaving
 
     def _orders(self) -> NDArray[np.int64]:

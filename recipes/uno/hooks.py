@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from partita.hooks import hookimpl
 from partita.recipes.branched import BranchedRecipe
 from partita.recipes.recipe import Module
 from partita.recipes.uno.sizes import SIZES
@@ -14,8 +13,6 @@ if TYPE_CHECKING:
 
     import torch
     from torch import Tensor
-
-    from partita.graph import Graph
 
 
 class Uno(BranchedRecipe):
@@ -37,17 +34,5 @@ class Uno(BranchedRecipe):
         return Responses(SIZES[name], dtype, seed).batch
 
 
-@hookimpl
-def partita_recipe() -> Uno:
-    return Uno()
-
-
-@hookimpl
-def partita_module(model: str, seq: int | None) -> Module | None:
-    return Uno().module(model)
-
-
-@hookimpl
-def partita_capture(model: str, samples: int, seq: int | None, dtype: str) -> Graph | None:
-    """Any of the sizes. Asking for a sequence length is a ModelError."""
-    return Uno().graph(model, samples, seq, dtype)
+RECIPE = Uno()
+partita_recipe, partita_module, partita_capture = RECIPE.partita_recipe, RECIPE.partita_module, RECIPE.partita_capture

@@ -1,13 +1,15 @@
-"""How clusters are written and refused; presets and their sources; which devices form a group."""
+"""How clusters are written and refused; presets and their sources; the links of groups."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from partita.cluster import Cluster, load_preset, parse_cluster, place, preset_names
+from partita.cluster import Cluster, load_preset, parse_cluster, preset_names
+from partita.cluster.placement import beside
 from partita.cluster.presets import preset_files
 from partita.errors import ClusterError, InputError
 
@@ -128,26 +130,7 @@ def test_c29_nodes_with_different_numbers_of_devices(tmp_path):
     cluster = mixed(tmp_path)
     assert cluster.devices == 6
     assert cluster.local_ranks == (0, 1, 0, 1, 2, 3)
-    for dp, pp in ((3, 1), (1, 3)):
-        pairs = place(cluster, dp, 2, pp)
-        assert pairs.devices == (0, 1, 2, 3, 4, 5)
-        assert not pairs.tp_crosses
-        assert not pairs.idle
-    four = place(cluster, 1, 4, 1)
-    assert four.devices == (2, 3, 4, 5)
-    assert four.idle == (0, 1)
-    assert not four.tp_crosses
-    assert place(cluster, 1, 6, 1).tp_crosses
     assert cluster.link(False).reached_bytes_per_second == 10 * cluster.link(True).reached_bytes_per_second
-
-
-def test_links_between_stages_and_replicas():
-    cluster = parse_cluster("2x4xa100-40gb")
-    two_stages = place(cluster, 2, 2, 2)
-    assert (two_stages.tp_crosses, two_stages.dp_crosses, two_stages.boundary_crosses) == (False, False, (True,))
-    four_stages = place(cluster, 1, 2, 4)
-    assert four_stages.boundary_crosses == (False, True, False)
-    assert place(cluster, 8, 1, 1).dp_crosses
 
 
 @pytest.mark.parametrize(
@@ -165,14 +148,14 @@ def test_links_between_stages_and_replicas():
 def test_a_ring_has_the_ports_of_its_members(nodes, dp, tp, pp, tp_beside, dp_beside):
     a100 = parse_cluster("2x8xa100-80gb")
     cluster = replace(a100, nodes=nodes)
-    where = place(cluster, dp, tp, pp)
-    assert (where.tp_beside, where.dp_beside) == (tp_beside, dp_beside)
+    on = np.array(cluster.node_of).reshape(pp, dp, tp)
+    assert (beside(on.reshape(-1, tp)), beside(on.swapaxes(1, 2).reshape(-1, dp))) == (tp_beside, dp_beside)
     port, inside = (link.reached_bytes_per_second for link in (cluster.kind.inter_node, cluster.kind.intra_node))
-    for beside in (tp_beside, dp_beside):
+    for members in (tp_beside, dp_beside):
         # Of B bytes a ring of n sends 2(n − 1)/n·B over each hop; a node's members share a hop between nodes.
-        assert cluster.link(True, beside=beside).reached_bytes_per_second == pytest.approx(min(beside * port, inside))
-        assert cluster.link(True, beside=beside).latency_seconds == cluster.kind.inter_node.latency_seconds
-        assert cluster.link(False, beside=beside) == cluster.link(False)
+        assert cluster.link(True, beside=members).reached_bytes_per_second == pytest.approx(min(members * port, inside))
+        assert cluster.link(True, beside=members).latency_seconds == cluster.kind.inter_node.latency_seconds
+        assert cluster.link(False, beside=members) == cluster.link(False)
     together = port * max(nodes) / 2
     shared = cluster.with_kinds(lambda kind: replace(kind, node_bytes_per_second=together))
     assert shared.link(True, beside=2).bytes_per_second == pytest.approx(together * 2 / max(nodes))

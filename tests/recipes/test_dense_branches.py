@@ -64,7 +64,7 @@ def test_the_graph_computes_what_the_module_does(graphs: dict[str, Graph], name:
 @pytest.mark.parametrize("name", SHAPES)
 def test_branches_are_independent_and_joined_by_the_top(graphs: dict[str, Graph], name: str) -> None:
     branches, layers, top = SHAPES[name]
-    graph = graphs.get(name) or recipe_of(name).graph(name, 1, None, "bfloat16")
+    graph = graphs.get(name) or recipe_of(name).partita_capture(name, 1, None, "bfloat16")
     assert graph is not None
     assert_joined_branches(graph, branches, layers, [*(f"top.{layer}" for layer in range(top)), "head"])
     assert graph.seq is None
@@ -143,7 +143,7 @@ def test_growth_is_learnt_from_all_branches() -> None:
 
 def test_sequence_lengths_and_unknown_sizes_are_errors() -> None:
     with pytest.raises(ModelError, match=r"uno-tiny: its name fixes the shapes .* leave out --seq 16"):
-        RECIPES["uno"].graph("uno-tiny", 1, 16, "float32")
+        RECIPES["uno"].partita_capture("uno-tiny", 1, 16, "float32")
     with pytest.raises(ModelError, match=r'no model like DLRM "dlrm-liek". Did you mean \'dlrm-like'):
         RECIPES["dlrm"].config("dlrm-liek")
 

@@ -63,7 +63,7 @@ def test_a_fourth_modality(graph: Graph) -> None:
 @pytest.mark.slow
 def test_the_large_one_is_graphpipes() -> None:
     """Four branches of eight layers; parameters by formula."""
-    found = Recipe().graph(LARGE, 1, None, "bfloat16")
+    found = Recipe().partita_capture(LARGE, 1, None, "bfloat16")
     assert found is not None
     assert_joined_branches(found, branches=4, layers=8, join=["head"])
     width, positions = 1024, 256
@@ -121,7 +121,7 @@ def test_it_learns_what_all_modalities_tell_and_needs_each() -> None:
 
 def test_a_sequence_length_and_unknown_sizes_are_errors() -> None:
     with pytest.raises(ModelError, match=r"multimodal-tiny: its name fixes the shapes .* leave out --seq 16"):
-        Recipe().graph(TINY, 1, 16, "float32")
+        Recipe().partita_capture(TINY, 1, 16, "float32")
     with pytest.raises(ModelError, match=r'no multi-modal transformer "multimodal-4x7". Did you mean \'multimodal-4x8'):
         Recipe().config("multimodal-4x7")
 

@@ -269,22 +269,18 @@ class Ways:
         """The groups of a step's end, for gradients that are added up along axes inside a copy too."""
         return Ending(self.data, self.group(axes | {"data"}), self.group(axes))
 
-    def _paid(self) -> Iterator[tuple[frozenset[str], np.ndarray]]:
+    def paid(self) -> Iterator[tuple[frozenset[str], np.ndarray]]:
         """The axes inside a copy along which gradients are added up, and which variants [V, 1] pay latency for that."""
         for option, applies in ((Option(), np.ones_like(self.mixed)), (Option(form="batch"), self.mixed)):
             side = self.side(option)
             for axes, here, elements in self._summed(side.cuts, side.constants):
                 yield axes, here & applies[:, None] & (elements > 0).any(axis=1, keepdims=True)
 
-    def summed_along(self, variant: int) -> set[frozenset[str]]:
-        """The sets of axes inside a copy along which a stage may add up gradients."""
-        return {axes for axes, paid in self._paid() if paid[variant, 0]}
-
     @cached_property
     def base_sync(self) -> np.ndarray:
         """[V]: what the end of a step takes however little there is to add up and to update; of both forms if mixed."""
         total = np.zeros_like(self.dp)
-        for axes, paid in self._paid():
+        for axes, paid in self.paid():
             latency = np.sum(self.ending(axes).seconds(0.0, self.zero, rounds=1), axis=0)
             total = total + np.where(paid, latency, 0.0)
         starts = [update_start_seconds(device, self.problem.optimizer) for device in self.kinds.devices]

@@ -94,7 +94,8 @@ def check(prices: Pricing, answer: Answer) -> Plan:
         assert numbers.backward == pytest.approx(turns.backward, rel=1e-12)
         v = int(table.prices_of[at.shape, at.unit])
         lent = float(table.prices.lent_sync[v, at.start, at.start : at.stop].sum())
-        if len(priced.trained(stage)) == len(prices.ways(family).summed_along(v)):
+        ways = {axes for axes, paid in prices.ways(family).paid() if paid[v, 0]}
+        if len(priced.trained(stage)) == len(ways):
             # Latency is paid once for each way in which a stage may add gradients up, also where no block needs it.
             assert numbers.sync - lent == pytest.approx(sum(priced.ending(stage)), rel=1e-12)
         memory, held = priced.memory(index), table.held(behind)
