@@ -67,6 +67,8 @@ def table(found: list[Outcome]) -> None:
             line(name, these)
     line("all", found)
     print(f"won by: {dict(Counter(one.plan.schedule for one in found if one.ratio > 1 + SAME))}")
+    own = sum(len({stage.micro_batches for stage in one.plan.stages}) > 1 for one in found)
+    print(f"with micro-batches of a stage's own: {own}")
     graphs = [one for one in found if one.plan.search.engine == "branches"]
     shares = ", ".join(
         f"{sum(one.gap <= most for one in graphs) / len(graphs):.0%} within {most:.0%}" for most in WITHIN

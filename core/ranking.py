@@ -17,6 +17,7 @@ from math import inf
 from partita.branching import SAME, alone, beside, in_models_order, relistings, unproven
 from partita.cost.alike import alike
 from partita.errors import Infeasible, PlanError
+from partita.own_sizes import with_own_sizes
 from partita.plan import Plan
 from partita.planner.joint.climb import sharpest
 from partita.planner.joint.engine import TIE, Answer
@@ -59,7 +60,7 @@ def planned(problem: Problem, seconds: float = inf, engine: str = "joint") -> Pl
             raise
         # What would make one fit is no question any more.
         chain = f"As a chain of stages {str(none).split('. ')[0].rstrip('.')}."
-        return replace(found.plan, reasons=(*reasons(found.solved, found.answer, found.plan), chain, *found.said))
+        return _reasoned(problem, found.solved, found.answer, found.plan, (chain, *found.said))
     return ranked(solved)
 
 
@@ -104,9 +105,15 @@ def ranked(solved: Solved) -> Plan:
     if first is not solved:
         plan, said = replace(plan, search=unproven(first, plan.search)), [*said, OTHER_ORDER]
     if found := beside(problem, first, answer, plan, [chain for chain in chains if chain is not first]):
-        sentences = (*reasons(found.solved, found.answer, found.plan), *said, *found.said)
-        return replace(found.plan, reasons=sentences)
-    return replace(plan, reasons=(*reasons(first, answer, plan), *said))
+        return _reasoned(problem, found.solved, found.answer, found.plan, (*said, *found.said))
+    return _reasoned(problem, first, answer, plan, said)
+
+
+def _reasoned(problem: Problem, solved: Solved, answer: Answer, plan: Plan, said: Iterable[str]) -> Plan:
+    """The plan with its reasons, or the same with other micro-batches, where these win."""
+    if own := with_own_sizes(problem, solved, answer, plan):
+        plan, said = own[0], (*said, own[1])
+    return replace(plan, reasons=(*reasons(solved, answer, plan), *said))
 
 
 @dataclass

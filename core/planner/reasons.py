@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from partita.errors import listed
 from partita.graph import Graph
 from partita.graph.edges import block_edges, paths_behind, stage_edges
-from partita.plan import Plan, Prediction, SharedParameter
+from partita.plan import Plan, SharedParameter
 from partita.planner.arrangement import arrangement, numbered
 from partita.planner.joint.engine import Answer
 from partita.planner.joint.kinds import BlockCut
@@ -22,10 +22,11 @@ from partita.problem import TARGETS, Problem
 def reasons(solved: Solved, answer: Answer, plan: Plan) -> Iterator[str]:
     """The sentences about an answer and its plan, the most important first; seconds are the plan's prediction's."""
     pricing = solved.engine.pricing
-    problem, pp, count = pricing.problem, len(answer.found.stages), answer.table.micro_batches
+    problem, pp = pricing.problem, len(answer.found.stages)
+    counts = sorted({stage.micro_batches for stage in plan.stages})
     yield (
         f"{arrangement(plan.stages, plan.order)}: {duration(plan.predicted.step_seconds)} a step of "
-        f"{problem.global_batch} samples in {count} micro-batch{'es' if count > 1 else ''}."
+        f"{problem.global_batch} samples in {listed(counts)} micro-batch{'es' if counts[-1] > 1 else ''}."
     )
     if solved.searched.optimal and solved.engine.name == "joint":
         yield from _next_best(solved, answer)
@@ -42,7 +43,7 @@ def reasons(solved: Solved, answer: Answer, plan: Plan) -> Iterator[str]:
             f"{names} idle: no plan for all {problem.cluster.devices} devices keeps the batch, the blocks, the memory "
             "and what is held."
         )
-    yield from _bottleneck(plan.predicted)
+    yield from _bottleneck(plan)
     yield from _memory(problem, plan)
     yield from chosen_sentences(pricing, answer, plan)
     yield from odd_blocks(pricing, answer)
@@ -111,7 +112,8 @@ def said(solved: Solved, answer: Answer) -> str:
     return arrangement(plan.stages, plan.order)
 
 
-def _bottleneck(predicted: Prediction) -> Iterator[str]:
+def _bottleneck(plan: Plan) -> Iterator[str]:
+    predicted = plan.predicted
     parts = predicted.breakdown
     names = {
         "compute": parts.compute_seconds, "recomputation": parts.recompute_seconds,
@@ -122,11 +124,14 @@ def _bottleneck(predicted: Prediction) -> Iterator[str]:
     step = predicted.step_seconds or 1.0
     shares = ", ".join(f"{name} {value / step:.0%}" for name, value in names.items() if value / step >= 0.005)
     stages = [s.forward_seconds + s.backward_seconds for s in parts.stages]
+    counts = [stage.micro_batches for stage in plan.stages]
+    what = "a micro-batch"
+    if len(set(counts)) > 1:
+        stages, what = [each * count for each, count in zip(stages, counts, strict=True)], "for all its micro-batches"
     if len(stages) > 1:
         slow = max(range(len(stages)), key=lambda s: stages[s])
         yield (
-            f"Stage {slow} is the slowest: {duration(stages[slow])} a micro-batch, the fastest takes "
-            f"{duration(min(stages))}."
+            f"Stage {slow} is the slowest: {duration(stages[slow])} {what}, the fastest takes {duration(min(stages))}."
         )
     yield f"Where a step's time goes: {shares}."
 

@@ -60,7 +60,13 @@ def _again(pricing: Pricing, answer: Answer, plan: Plan) -> Iterator[str]:
     )
     text = f"{sum(found.values())} of {total} blocks are computed again in the backward pass ({where})"
     limits = {number: pricing.problem.memory_limit_of(plan.stages[number].devices) for number in found}
-    needs = {number: _without(answer, number, limits[number]) for number in found}
+    # With other micro-batches the answer's numbers aren't the stage's.
+    needs = {
+        number: _without(answer, number, limits[number])
+        if plan.stages[number].micro_batches == answer.table.micro_batches
+        else None
+        for number in found
+    }
     most = max(needs, key=lambda number: (needs[number] or 0.0) - limits[number])
     limit = limits[most]
     if "recompute" in pricing.problem.fix:

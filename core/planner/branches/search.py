@@ -93,6 +93,16 @@ class GraphSearch:
         """No stages take less, however the blocks are listed."""
         return self.tables[0][0] if self.tables else 0.0
 
+    @property
+    def bound_of_own_sizes(self) -> float:
+        """The same for stages that each have their own number of micro-batches."""
+        pricing = self.pricing
+        bounds = (
+            least_step((pricing.unmixed(family, count) for count in pricing.micro_batches(family)), self.pairs)
+            for family in pricing.families
+        )
+        return min(bounds, default=0.0)
+
     def _search(self, below: float) -> None:
         """Finds answers of the tables that may have some under ``below`` seconds."""
         bound = below
@@ -140,7 +150,7 @@ class GraphSearch:
         """The families and numbers of micro-batches, with a bound of each."""
         for family in self.pricing.families:
             for count in self.pricing.micro_batches(family):
-                least = least_step(self.pricing.unmixed(family, count), self.pairs)
+                least = least_step([self.pricing.unmixed(family, count)], self.pairs)
                 if least < inf:
                     yield least, family, count
 

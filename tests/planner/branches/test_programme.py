@@ -191,7 +191,7 @@ def test_no_stages_go_under_the_bound(seed):
         turns = [ways.ways(b, place)[0][0] for b, place in zip(deep, places, strict=True)]
         least = min(least, graph_seconds(turns, moved, [b + 1 for b in deep], table.micro_batches))
         limit = programme.slowest(places, deep)
-    assert least_step(table, edges) <= least * (1 + 1e-9)
+    assert least_step([table], edges) <= least * (1 + 1e-9)
 
 
 def test_the_bound_of_blocks_that_are_alike_counts_whole_blocks():
@@ -207,6 +207,6 @@ def test_the_bound_of_blocks_that_are_alike_counts_whole_blocks():
     table = JointTable(
         prices, np.array([1]), np.array([0]), np.zeros((1, 3), int), np.zeros(4, int), moved, moved, inf, 4, 3
     )
-    assert least_step(table, []) == 4 * 9.0
+    assert least_step([table], []) == 4 * 9.0
     # One micro-batch goes along the longest path.
-    assert least_step(replace(table, micro_batches=1), [(at, at + 1) for at in range(6)]) == 7 * 3.0
+    assert least_step([replace(table, micro_batches=1)], [(at, at + 1) for at in range(6)]) == 7 * 3.0
