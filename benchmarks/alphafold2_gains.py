@@ -26,10 +26,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from math import ceil, log2, prod
-from typing import Any
 
 import torch
 from machine import machine
@@ -38,6 +37,8 @@ from new_plans import least_seconds, machines, new, old, recut
 from partita.cli.model import load_model
 from partita.cluster import Cluster
 from partita.cost.alike import Alike, alike
+from partita.cost.known import BlockCosts
+from partita.cost.precision import item_bytes
 from partita.draft import PlanFunction, drafted
 from partita.errors import PlanError
 from partita.graph import Graph
@@ -75,20 +76,20 @@ class Found:
 
 @dataclass(frozen=True)
 class Model:
-    """A size with the devices that it is planned for; costs of blocks are ``made`` once."""
+    """A size with the devices that it is planned for; ``priced``: the costs of its blocks, on any devices."""
 
     name: str
     graph: Graph
     groups: Alike
     cluster: Cluster
-    made: dict[Any, Any] = field(default_factory=dict)
+    priced: BlockCosts
 
     @property
     def problem(self) -> Problem:
         return Problem(self.graph, self.cluster, EACH * self.cluster.devices, precision="fp16", target="partita")
 
     def stages(self, plan: Plan) -> Stages:
-        return Stages(self.graph, plan, self.cluster, self.groups, "unfused", self.made)
+        return Stages(self.graph, plan, self.cluster, self.groups, "unfused", self.priced)
 
 
 def sizes(devices: int, least: int = 1) -> list[int]:
@@ -170,7 +171,7 @@ def dap(model: Model) -> Found | None:
 
 def alone(model: Model, full: int) -> float:
     """Seconds of one sample's turns on a device by itself."""
-    single = replace(model, cluster=machines(1), made={})
+    single = replace(model, cluster=machines(1))
     plan = drafted(old, "", replace(single.problem, global_batch=1), {"micro_batches": 1, "full": full})
     turns = single.stages(plan).turns(plan.stages[0])
     return turns.forward + turns.backward
@@ -226,7 +227,8 @@ def main() -> None:
         if sys.argv[1:] and name not in sys.argv[1:]:
             continue
         graph = load_model(name, None, "float16")
-        model = Model(name, graph, alike(graph), machines(devices))
+        groups = alike(graph)
+        model = Model(name, graph, groups, machines(devices), BlockCosts(graph, groups, item_bytes(graph, "fp16")))
         perfect = EACH * alone(model, 0)
         print(f"{name}, {devices} devices, {EACH * devices} samples", flush=True)
         found = dict(rows(model))

@@ -28,6 +28,8 @@ from machine import machine
 from partita.cluster import Cluster, Kind, Link, parse_cluster
 from partita.cost.alike import Alike, alike
 from partita.cost.division import AttentionKernel
+from partita.cost.known import BlockCosts
+from partita.cost.precision import item_bytes
 from partita.draft import Draft, PlanFunction, divide_state, drafted, op_order, recompute
 from partita.errors import PlanError
 from partita.graph import Graph
@@ -200,16 +202,15 @@ def best(
     """The fastest plan that fits, and how many were simulated: the likeliest first, while any might be faster."""
     cluster = machines(workload.devices)
     problem = Problem(graph, cluster, workload.batch, precision="fp16", target="partita")
-    made: dict[Any, Any] = {}
-    listed = []
+    priced, listed = BlockCosts(graph, groups, item_bytes(graph, problem.precision)), []
     for given in numbers(of, workload):
         try:
             plan = drafted(function, "", problem, given)
-            plan = choose(Stages(graph, plan, cluster, groups, workload.attention, made))
+            plan = choose(Stages(graph, plan, cluster, groups, workload.attention, priced))
         except PlanError:
             continue
         if plan is not None:
-            stages = Stages(graph, plan, cluster, groups, workload.attention, made)
+            stages = Stages(graph, plan, cluster, groups, workload.attention, priced)
             listed.append((least_seconds(stages), len(listed), given, plan))
     found, tried = None, 0
     for seconds, _, given, plan in sorted(listed):
@@ -256,8 +257,9 @@ def recut(stages: Stages) -> Plan | None:
         for at, (b, s) in enumerate(pairs)
     ]
     alone = Stages(
-        stages.graph, replace(plan, stages=tuple(single)), stages.cluster, stages.groups, stages.attention, stages.made
-    )
+        stages.graph, replace(plan, stages=tuple(single)), stages.cluster, stages.groups, stages.attention,
+        stages.priced,
+    )  # fmt: skip
     memory = [alone.memory(index) for index in range(len(single))]
     state = np.array([one.parameters + one.gradients + one.optimizer for one in memory])
     turns = [alone.turns(stage) for stage in single]

@@ -252,17 +252,6 @@ def divided_cost(
     )
 
 
-def block_costs(
-    graph: Graph, kinds: Sequence[int], classes: Mapping[int, Sequence[CutClass]], tp: int, item: Callable[[str], int]
-) -> tuple[BlockCost, ...]:
-    """One cost a block; blocks of one kind (``kinds[i]`` is the index of the block that stands for i) share theirs."""
-    made: dict[int, BlockCost] = {}
-    for kind in kinds:
-        if kind not in made:
-            made[kind] = block_cost(graph, graph.blocks[kind].name, classes[kind], tp, item)
-    return tuple(made[kind] for kind in kinds)
-
-
 def _gradients(graph: Graph, op: Op, share: Callable[[str], float], item: Callable[[str], int]) -> float:
     """Bytes of the gradients of an op's outputs and of its inputs, which exist together while its backward runs."""
     if not any(graph.tensor[name].gradient for name in op.outputs):

@@ -18,11 +18,12 @@ from partita.cluster import Cluster, Device, Kind, Link
 from partita.cluster.placement import beside
 from partita.cost import state_bytes
 from partita.cost.alike import Alike
-from partita.cost.block import BlockCost, divided_cost
+from partita.cost.block import BlockCost
 from partita.cost.crossing import Crossing, crossing
 from partita.cost.divide import division, whole_samples
-from partita.cost.division import AttentionKernel, Division, along_sequence, split
+from partita.cost.division import AttentionKernel, Division, split
 from partita.cost.ending import update_seconds, update_start_seconds
+from partita.cost.known import BlockCosts
 from partita.cost.precision import item_bytes, peak_flops
 from partita.cost.samples import shared_values
 from partita.cost.stage import (
@@ -60,15 +61,14 @@ class Stages:
 
     def __init__(
         self, graph: Graph, plan: Plan, cluster: Cluster, groups: Alike, attention: AttentionKernel = "fused",
-        made: dict[tuple[int, Division], BlockCost] | None = None,
+        priced: BlockCosts | None = None,
     ):  # fmt: skip
         self.graph, self.plan, self.cluster, self.groups, self.attention = graph, plan, cluster, groups, attention
         self.item = item_bytes(graph, plan.precision)
         self.per = state_bytes(plan.precision, plan.optimizer, 0, 1)
         self.number = {block.name: index for index, block in enumerate(graph.blocks)}
         self.stage_of = {block: index for index, stage in enumerate(plan.stages) for block in stage.blocks}
-        # The costs of blocks don't depend on the cluster.
-        self.made = {} if made is None else made
+        self.priced = BlockCosts(graph, groups, self.item) if priced is None else priced
         odd = [device for device in plan.devices if not 0 <= device < cluster.devices]
         if odd:
             raise PlanError(
@@ -78,12 +78,7 @@ class Stages:
 
     def on(self, cluster: Cluster) -> Stages:
         """The same stages on another cluster."""
-        return Stages(self.graph, self.plan, cluster, self.groups, self.attention, self.made)
-
-    @cached_property
-    def along(self) -> frozenset[str]:
-        """Values with a sequence."""
-        return along_sequence(self.graph)
+        return Stages(self.graph, self.plan, cluster, self.groups, self.attention, self.priced)
 
     @cached_property
     def crossing(self) -> Crossing:
@@ -102,14 +97,7 @@ class Stages:
 
     def cost(self, stage: Stage, block: str, strategy: Strategy) -> BlockCost:
         """A block's cost; blocks that are alike and divided alike share it."""
-        kind = self.groups.kinds[self.number[block]]
-        key = (kind, self.divided(stage, block, strategy)[0])
-        if key not in self.made:
-            name = self.graph.blocks[kind].name
-            classes = self.groups.classes[kind]
-            along = self.along if key[1].sequence * key[1].context > 1 else frozenset[str]()
-            self.made[key] = divided_cost(self.graph, name, classes, key[1], self.item, along)
-        return self.made[key]
+        return self.priced.of(self.groups.kinds[self.number[block]], self.divided(stage, block, strategy)[0])
 
     def ratio(self, stage: Stage) -> float:
         """A turn's samples of one copy, in units of the graph's. PlanError where they can't be divided."""

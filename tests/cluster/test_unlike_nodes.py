@@ -12,7 +12,9 @@ import pytest
 from partita.cluster import Cluster, Device, Kind, Link, parse_cluster
 from partita.cluster.unlike import slowest, weakest
 from partita.cost.alike import alike
-from partita.cost.block import BlockCost, block_costs
+from partita.cost.block import BlockCost
+from partita.cost.division import Division
+from partita.cost.known import BlockCosts
 from partita.cost.precision import item_bytes, peak_flops
 from partita.errors import ClusterError, InputError, PlanError
 from partita.plugins.capture_huggingface import capture_config
@@ -208,7 +210,8 @@ def test_no_op_is_faster_than_on_any_of_the_devices():
     random = np.random.default_rng(7)
     graph = capture()
     groups = alike(graph)
-    costs = block_costs(graph, groups.kinds, groups.classes, 1, item_bytes(graph, "bf16"))
+    priced = BlockCosts(graph, groups, item_bytes(graph, "bf16"))
+    costs = [priced.of(kind, Division()) for kind in groups.kinds]
     made_up = 0
     for _ in range(200):
         devices = []

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from partita.cost.alike import alike
-from partita.cost.block import block_costs
+from partita.cost.division import Division
+from partita.cost.known import BlockCosts
 from partita.cost.precision import item_bytes
 from partita.plugins.capture_huggingface import capture_config
 
@@ -74,5 +75,6 @@ def test_what_is_counted_is_what_autograd_keeps(name):
         config, seq=None if config["model_type"] == "vit" else SEQ, samples=SAMPLES, dtype="bfloat16"
     )
     groups = alike(graph)
-    costs = block_costs(graph, groups.kinds, groups.classes, 1, item_bytes(graph, "bf16"))
+    priced = BlockCosts(graph, groups, item_bytes(graph, "bf16"))
+    costs = [priced.of(kind, Division()) for kind in groups.kinds]
     assert sum(cost.saved_bytes for cost in costs) == pytest.approx(kept(name, config), rel=0.01)

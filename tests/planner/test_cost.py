@@ -10,8 +10,10 @@ import pytest
 from partita.cluster import Link, parse_cluster
 from partita.cost import all_gather_seconds, all_reduce_seconds, block_flops, reduce_scatter_seconds, state_bytes
 from partita.cost.alike import alike, tp_sizes
-from partita.cost.block import block_cost, block_costs
+from partita.cost.block import block_cost
 from partita.cost.crossing import crossing
+from partita.cost.division import tensor_division
+from partita.cost.known import BlockCosts
 from partita.cost.precision import item_bytes, peak_flops
 from partita.errors import InputError
 from partita.graph.cuts import block_cuts
@@ -114,8 +116,10 @@ def test_like_blocks_cost_the_same(name):
     graph = capture_config(json.loads(path.read_text()))
     groups, item = alike(graph), item_bytes(graph, "bf16")
     for tp in tp_sizes(graph, groups, 4):
-        shared = block_costs(graph, groups.kinds, groups.classes, tp, item)
-        for block, cost in zip(graph.blocks, shared, strict=True):
+        costs = BlockCosts(graph, groups, item)
+        for block, kind in zip(graph.blocks, groups.kinds, strict=True):
+            cost = costs.of(kind, tensor_division(groups.classes[kind], tp))
+            assert cost is costs.of(kind, tensor_division(groups.classes[kind], tp))
             own = block_cost(graph, block.name, block_cuts(graph, block.name), tp, item)
             assert own.flops.tolist() == cost.flops.tolist()
             assert own.activation_bytes.tolist() == cost.activation_bytes.tolist()

@@ -10,8 +10,9 @@ import pytest
 from partita.cli.model import load_model
 from partita.cluster import parse_cluster
 from partita.cost.alike import alike
-from partita.cost.block import block_costs
 from partita.cost.crossing import crossing
+from partita.cost.division import Division
+from partita.cost.known import BlockCosts
 from partita.cost.precision import item_bytes
 from partita.graph import Graph
 from partita.planner.branches.traffic import Traffic, values
@@ -103,7 +104,7 @@ def test_the_searches_price_it_so(cut: int, hidden: int) -> None:
 def test_blocks_keep_as_much_as_those_captured_with_all_samples() -> None:
     one, eight, device = t5(1), t5(8), CLUSTER.device
     groups, item = alike(one), item_bytes(one, "fp32")
-    each = [block_costs(graph, groups.kinds, groups.classes, 1, item) for graph in (one, eight)]
+    each = [[BlockCosts(graph, groups, item).of(kind, Division()) for kind in groups.kinds] for graph in (one, eight)]
     # In the decoder also that of its attention to the encoder: zeros, laid out for each sample without memory.
     biases = {"encoder": 1, "decoder": 2}
     for block, few, many in zip(one.blocks, *each, strict=True):

@@ -6,7 +6,6 @@ Seconds of computing and kept bytes depend on a kind, its cut and the samples of
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cached_property
 from math import ceil
 from typing import NamedTuple
 
@@ -14,9 +13,10 @@ import numpy as np
 
 from partita.cluster.model import Device
 from partita.cost.alike import Alike
-from partita.cost.block import BlockCost, divided_cost
+from partita.cost.block import BlockCost
 from partita.cost.divide import division, whole_samples
-from partita.cost.division import Division, along_sequence, split
+from partita.cost.division import Division, split
+from partita.cost.known import BlockCosts
 from partita.cost.precision import item_bytes, peak_flops
 from partita.cost.samples import shared_values
 from partita.cost.stage import sent
@@ -48,15 +48,15 @@ class Divided(NamedTuple):
 
 
 class Kinds:
-    """The kinds of a problem's blocks. ``of``: [n], the kind of each block; ``costs`` that are known."""
+    """The kinds of a problem's blocks. ``of``: [n], the kind of each block; ``priced``: their costs, where some are
+    known."""
 
-    def __init__(self, problem: Problem, groups: Alike, costs: dict[tuple[int, Division], BlockCost] | None = None):
+    def __init__(self, problem: Problem, groups: Alike, priced: BlockCosts | None = None):
         self.problem, self.groups, self.cluster = problem, groups, problem.cluster
         self.item = item_bytes(problem.graph, problem.precision)
         self.first = sorted(set(groups.kinds))
         self.of = np.array([self.first.index(kind) for kind in groups.kinds])
-        # They don't depend on the cluster, nor on the batch.
-        self.made: dict[tuple[int, Division], BlockCost] = {} if costs is None else costs
+        self.priced = BlockCosts(problem.graph, groups, self.item) if priced is None else priced
         self._divided: dict[BlockCut, tuple[Divided, ...]] = {}
         self._constants: dict[tuple[BlockCut, int], Mapping[str, np.ndarray]] = {}
         self._measures: dict[tuple[BlockCut, int, int], np.ndarray] = {}
@@ -66,7 +66,7 @@ class Kinds:
 
     def of_problem(self, problem: Problem) -> Kinds:
         """The same kinds for another batch or cluster: costs are known, and what they take on devices that are too."""
-        found = Kinds(problem, self.groups, self.made)
+        found = Kinds(problem, self.groups, self.priced)
         if problem.cluster.threads == self.cluster.threads:
             found.devices, found._shared = self.devices, self._shared
             found._constants, found._measures, found._measured = self._constants, self._measures, self._measured
@@ -78,11 +78,6 @@ class Kinds:
         if found not in self.devices:
             self.devices.append(found)
         return self.devices.index(found)
-
-    @cached_property
-    def along(self) -> frozenset[str]:
-        """Values with a sequence."""
-        return along_sequence(self.problem.graph)
 
     def divided(self, cut: BlockCut) -> tuple[Divided, ...]:
         """How each kind is divided."""
@@ -126,15 +121,8 @@ class Kinds:
     def costs(self, cut: BlockCut) -> tuple[BlockCost, ...]:
         """One cost a kind, for the graph's samples."""
         return tuple(
-            self._cost(kind, found.division) for kind, found in zip(self.first, self.divided(cut), strict=True)
+            self.priced.of(kind, found.division) for kind, found in zip(self.first, self.divided(cut), strict=True)
         )
-
-    def _cost(self, kind: int, found: Division) -> BlockCost:
-        if (kind, found) not in self.made:
-            along = self.along if found.sequence * found.context > 1 else frozenset[str]()
-            graph, classes = self.problem.graph, self.groups.classes[kind]
-            self.made[kind, found] = divided_cost(graph, graph.blocks[kind].name, classes, found, self.item, along)
-        return self.made[kind, found]
 
     def constants(self, cut: BlockCut, number: int) -> Mapping[str, np.ndarray]:
         """[kinds] each, by name: what doesn't depend on the samples, and what is in proportion to them (of the
@@ -205,7 +193,7 @@ class Kinds:
     def _measure(self, kind: int, found: Division, ratio: float, number: int) -> tuple[float, ...]:
         key = kind, found, ratio, number
         if key not in self._measured:
-            device, cost = self.devices[number], self._cost(kind, found)
+            device, cost = self.devices[number], self.priced.of(kind, found)
             machine = (device, peak_flops(device, self.problem.precision), ratio, self.cluster.threads)
             again, kept = cost.repeated_seconds(*machine), cost.kept_bytes(device, ratio)
             self._measured[key] = (*cost.passes(*machine), again, kept)
