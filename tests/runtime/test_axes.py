@@ -19,16 +19,23 @@ from tests.verify.models import model, verified
 # Together these take longer than all fast tests should.
 pytestmark = pytest.mark.slow
 
-MODELS = ("gpt2", "llama", "t5", "mixture", "vit", "swin", "gpt2 dropout")
-# The heads of Llama's keys and values are 2, and so are those of Swin's first layers. ViT has 3 heads and 13 patches.
-HEADS_OF_2 = ("co-shard by 4", "co-shard inside tensor", "co-shard and sequence")
-UNFIT = {(name, layout) for name in ("llama", "swin") for layout in HEADS_OF_2}
-UNFIT |= {("vit", layout) for layout in LAYOUTS if layout != "samples"}
-# On virtual devices.
-FAST = {
-    ("gpt2", "sequence"), ("llama", "context"), ("mixture", "experts"), ("gpt2", "co-shard inside tensor"),
-    ("t5", "context and sequence"), ("swin", "co-shard"),
-}  # fmt: skip
+# Each holds what others cut alone: classes and tokens, samples and tokens, turns and tokens, stages, copies.
+TOGETHER = (
+    "context and sequence", "samples and context", "co-shard and context", "co-shard, recomputed", "context in stages",
+    "sequence in stages", "context in copies",
+)  # fmt: skip
+# The heads of Llama's keys and values are 2, and so are those of Swin's first layers: four can't share them. ViT has 3
+# heads and 13 patches. With dropout GPT-2 is the same model and more.
+TURNS_OF_4 = ("co-shard by 4", "co-shard and sequence")
+MODELS: dict[str, tuple[str, ...]] = {
+    "gpt2": ("sequence", "co-shard inside tensor"),
+    "gpt2 dropout": tuple(name for name in LAYOUTS if "experts" not in name),
+    "llama": ("context", *TOGETHER),
+    "t5": (*TOGETHER, *TURNS_OF_4),
+    "mixture": ("experts", "experts and tensor", *TOGETHER, *TURNS_OF_4),
+    "vit": ("samples",),
+    "swin": ("co-shard", *TOGETHER),
+}
 # On processes.
 REAL = {
     ("gpt2", "sequence"), ("llama", "context"), ("mixture", "experts"), ("gpt2", "co-shard inside tensor"),
@@ -36,28 +43,16 @@ REAL = {
 }  # fmt: skip
 
 
-def slow(case: tuple[str, str], fast: set[tuple[str, str]]) -> object:
-    return pytest.param(*case, marks=() if case in fast else pytest.mark.slow, id=" ".join(case))
-
-
-TABLE = [
-    (name, layout)
-    for name in MODELS
-    for layout in LAYOUTS
-    if (name, layout) not in UNFIT
-    and ("experts" not in layout or name == "mixture")
-    # With dropout it is the same model and more.
-    and (name != "gpt2" or (name, layout) in FAST)
-]
-
-
-@pytest.mark.parametrize(("name", "layout"), [slow(case, FAST) for case in TABLE])
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [pytest.param(name, layout, id=f"{name} {layout}") for name, found in MODELS.items() for layout in found],
+)
 def test_virtual_devices_train_like_one(name: str, layout: str) -> None:
     verdict = verified(name, LAYOUTS[layout])
     assert verdict.equal, verdict.difference
 
 
-@pytest.mark.parametrize(("name", "layout"), [slow(case, {("gpt2", "sequence")}) for case in sorted(REAL)])
+@pytest.mark.parametrize(("name", "layout"), [pytest.param(*case, id=" ".join(case)) for case in sorted(REAL)])
 def test_processes_train_like_one(pool: Pool, name: str, layout: str) -> None:
     case = Case(name, LAYOUTS[layout], dtype="float64", padded=name != "mixture")
     assert_equal(case, pool.run(train, case.layout.devices, case))
