@@ -28,7 +28,7 @@ from partita.simulate.predict import predicted
 from partita.simulated import TURNS, captured, fits, turns
 
 # Ends of a climb that are simulated.
-MOST = 3
+MOST = 6
 # Orders in which stages may have unlike numbers, and which the search lists with a warm-up.
 SCHEDULES = ("1f1b", "kfkb")
 

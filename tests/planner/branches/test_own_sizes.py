@@ -9,8 +9,10 @@ import pytest
 
 from partita.cluster import parse_cluster
 from partita.plan import Plan
+from partita.planner.branches.played import played_seconds
 from partita.problem import Problem
 from partita.ranking import planned
+from partita.schedules import find
 from partita.simulate.predict import predicted
 from partita.simulated import fits
 from tests.planner.branches.unequal import unequal
@@ -43,6 +45,30 @@ def least(asked: Problem, plan: Plan) -> float:
     """The least simulated seconds of the plan's stages with any numbers of micro-batches that fit."""
     tried = (predicted(asked.graph, in_counts(plan, counts), asked.cluster) for counts in product(COUNTS, repeat=3))
     return min(one.predicted.step_seconds for one in tried if fits(asked, one))
+
+
+CHAIN, JOIN = [(0, 1)], [(0, 2), (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("counts", "turns", "edges", "each", "seconds"),
+    [
+        # Both forwards, the reader's turns, both backwards: 2 + 2 + 4.
+        ((2, 1), [(1, 2, 0), (1, 1, 0)], CHAIN, 0.0, 8.0),
+        # Messages of half a second: 2 + 0.5 + 2 + 0.5 + 4; the second gradient comes during the first backward.
+        ((2, 1), [(1, 2, 0), (1, 1, 0)], CHAIN, 0.5, 9.0),
+        # The reader begins with the first half; the maker's backward waits for both of its: 2 + 2 · 3 + 4.
+        ((1, 2), [(2, 4, 0), (1, 2, 0)], CHAIN, 0.0, 12.0),
+        # What comes from both makers takes the reader's port one after the other, and so do the gradients.
+        ((1, 1, 1), [(1, 1, 0), (1, 1, 0), (1, 1, 0)], JOIN, 0.5, 6.0),
+        # The end of the step is the first stage's: the other has less to wait for.
+        ((1, 1), [(1, 1, 2), (1, 1, 3)], CHAIN, 0.0, 6.0),
+        ((1, 1), [(1, 1, 2), (1, 1, 5)], CHAIN, 0.0, 8.0),
+    ],
+)
+def test_turns_and_messages_one_by_one(counts, turns, edges, each, seconds):
+    orders = find("kfkb").on(counts, edges, {"k": 1, "depth": 0})
+    assert played_seconds(orders, counts, turns, dict.fromkeys(edges, (each, each))) == seconds
 
 
 def test_a_stage_of_many_small_kernels_takes_its_samples_at_once():

@@ -210,3 +210,5 @@ def test_the_bound_of_blocks_that_are_alike_counts_whole_blocks():
     assert least_step([table], []) == 4 * 9.0
     # One micro-batch goes along the longest path.
     assert least_step([replace(table, micro_batches=1)], [(at, at + 1) for at in range(6)]) == 7 * 3.0
+    # Of two numbers of micro-batches each block may have its own.
+    assert least_step([table, replace(table, micro_batches=1)], []) == 9.0
