@@ -23,7 +23,7 @@ import numpy as np
 from partita.cluster.model import Device, Link
 from partita.cost.attention import scores
 from partita.cost.collective import all_reduce_seconds
-from partita.cost.division import Division, along_sequence, split, tensor_division
+from partita.cost.division import Along, Division, along_sequence, split, tensor_division
 from partita.cost.exchange import Exchange, exchanges
 from partita.cost.kept import kept
 from partita.cost.kinds import ATTENTION, VIEWS
@@ -187,12 +187,12 @@ def block_cost(graph: Graph, block: str, classes: Sequence[CutClass], tp: int, i
 
 def divided_cost(
     graph: Graph, block: str, classes: Sequence[CutClass], division: Division, item: Callable[[str], int],
-    along: frozenset[str] | None = None,
+    along: Along | None = None,
 ) -> BlockCost:  # fmt: skip
     """The cost of one block under a division; ``classes`` are its ``block_cuts``, ``along`` the graph's
     ``along_sequence``, if known already."""
     if along is None:
-        along = along_sequence(graph) if division.sequence * division.context > 1 else frozenset()
+        along = along_sequence(graph) if division.sequence * division.context > 1 else {}
     part = split(graph, classes, division, along)
     cut_of = {cut.name: cut for cut in division.classes}
     chosen = [cut for cut in classes if cut.name in cut_of]

@@ -53,10 +53,17 @@ class Division:
     attention: AttentionKernel = "fused"
 
 
-def along_sequence(graph: Graph) -> frozenset[str]:
-    """Inputs and values that have the sequence among their dims: what ``sequence`` and ``context`` divide."""
-    found = {name for name, _ in flow_tags(graph, ("sequence",))["sequence"]}
-    return frozenset(name for name in found if graph.tensor[name].role in ("value", "input"))
+# The inputs and values that have the sequence, and their dims that do, each with its equal parts (``graph.flows``).
+Along = Mapping[str, Mapping[int, int]]
+
+
+def along_sequence(graph: Graph) -> Along:
+    """What ``sequence`` and ``context`` divide."""
+    found: dict[str, dict[int, int]] = {}
+    for (name, dim), parts in flow_tags(graph, ("sequence",))["sequence"].items():
+        if graph.tensor[name].role in ("value", "input"):
+            found.setdefault(name, {})[dim] = parts
+    return found
 
 
 def tensor_division(classes: Sequence[CutClass], tp: int) -> Division:
@@ -84,7 +91,7 @@ def split_fraction(classes: Sequence[CutClass], pieces: Mapping[str, int]) -> Ca
     return lambda name: found.get(name, 1.0)
 
 
-def split(graph: Graph, classes: Sequence[CutClass], division: Division, along: frozenset[str]) -> Split:
+def split(graph: Graph, classes: Sequence[CutClass], division: Division, along: Along) -> Split:
     """The parts that a division gives one device; ``along`` are the values that have the sequence."""
     pieces = {cut.name: cut.pieces for cut in division.classes}
     of_class = split_fraction(classes, pieces)

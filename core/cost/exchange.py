@@ -2,7 +2,7 @@
 
 a class over the tensor axis     all-reduce of partial sums forward, of the gradients of whole inputs backward
 and the sequence with it         reduce-scatter and all-gather instead; inputs are gathered again backward
-the sequence of the whole block  keys and values gathered forward, their gradients reduce-scattered backward
+the sequence of the whole block  keys and values gathered forward, their gradients reduce-scattered backward (``moved``)
 experts, samples with them       all-to-all into the experts and out of them, both ways
 """
 
@@ -14,8 +14,8 @@ from typing import Literal
 
 from partita.cluster.model import Link
 from partita.cost.collective import SECONDS, Collective
-from partita.cost.division import ClassCut, Division, Split
-from partita.cost.kinds import ATTENTION
+from partita.cost.division import Along, ClassCut, Division, Split
+from partita.cost.moved import moves
 from partita.graph.cuts import CutClass, core_ops
 from partita.graph.model import Graph
 
@@ -36,7 +36,7 @@ class Exchange:
 
 def exchanges(
     graph: Graph, block: str, chosen: Sequence[CutClass], division: Division, part: Split,
-    item: Callable[[str], int], along: frozenset[str],
+    item: Callable[[str], int], along: Along,
 ) -> tuple[tuple[tuple[float, ...], tuple[float, ...]], tuple[Exchange, ...]]:  # fmt: skip
     """Bytes of the tensor axis's all-reduces, forward and backward, and all other collectives of a block."""
 
@@ -74,19 +74,14 @@ def exchanges(
             else:
                 others.append(Exchange("all_reduce", cut.axis, "backward", size(name)))
     if division.context > 1:
-        others += _keys_and_values(graph, block, division, size, along)
+
+        def whole(name: str) -> float:
+            return size(name) * (division.context if name in along else 1)
+
+        axis = division.context_axis
+        found_moves = moves(graph, block, along, whole, division.context)
+        others += [Exchange(kind, axis, phase, moved) for kind, phase, moved in found_moves]
     return (tuple(reductions), tuple(entries)), tuple(others)
-
-
-def _keys_and_values(
-    graph: Graph, block: str, division: Division, size: Callable[[str], float], along: frozenset[str]
-) -> Iterator[Exchange]:
-    for op in graph.block_ops[block]:
-        if op.kind in ATTENTION:
-            for name in op.inputs[1:3]:
-                if name in along:
-                    yield Exchange("all_gather", division.context_axis, "forward", size(name) * division.context)
-                    yield Exchange("reduce_scatter", division.context_axis, "backward", size(name) * division.context)
 
 
 def _all_to_all(

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from partita.cost.alike import Alike
 from partita.cost.block import BlockCost, divided_cost
-from partita.cost.division import Division, along_sequence
+from partita.cost.division import Along, Division, along_sequence
 from partita.graph.model import Graph
 
 
@@ -20,7 +20,7 @@ class BlockCosts:
         self._found: dict[tuple[int, Division], BlockCost] = {}
 
     @cached_property
-    def along(self) -> frozenset[str]:
+    def along(self) -> Along:
         """Values with a sequence."""
         return along_sequence(self.graph)
 
@@ -28,7 +28,7 @@ class BlockCosts:
         """The cost of the blocks that are alike with block number ``kind``, for the graph's samples."""
         key = kind, division
         if key not in self._found:
-            along = self.along if division.sequence * division.context > 1 else frozenset[str]()
+            along = self.along if division.sequence * division.context > 1 else {}
             name, classes = self.graph.blocks[kind].name, self.groups.classes[kind]
             self._found[key] = divided_cost(self.graph, name, classes, division, self.item, along)
         return self._found[key]

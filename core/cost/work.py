@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import fsum
 
 from partita.cost.attention import scores
-from partita.cost.division import ClassCut, Division, Split
+from partita.cost.division import Along, ClassCut, Division, Split
 from partita.cost.flops import executed_fraction, op_flops
 from partita.cost.kinds import ATTENTION, LOOKUPS, MATMULS, TRANSCENDENTAL
 from partita.graph.model import Graph, Op
@@ -40,7 +40,7 @@ class Kernel:
 
 def kernels(
     graph: Graph, op: Op, division: Division, cut: ClassCut | None, part: Split, inside: frozenset[str],
-    item: Callable[[str], int], along: frozenset[str], again: bool,
+    item: Callable[[str], int], along: Along, again: bool,
 ) -> list[Kernel]:  # fmt: skip
     """The kernels of one op. ``cut``: of the class that it works on pieces of, whose tensors are ``inside``;
     ``again``: the backward pass computes it again, because it is attention's."""
@@ -85,13 +85,13 @@ def kernels(
     return made * shards
 
 
-def _divisor(op: Op, division: Division, cut: ClassCut | None, along: frozenset[str]) -> int:
+def _divisor(op: Op, division: Division, cut: ClassCut | None, along: Along) -> int:
     """Devices (and turns) that share an op's FLOPs."""
     divisor = cut.pieces * cut.shards if cut else 1
     # Devices that join have the samples of all of them, for their own experts.
     if not (cut and cut.joins):
         divisor *= division.samples
-    if not along.isdisjoint(op.outputs):
+    if any(name in along for name in op.outputs):
         divisor *= division.context
     return divisor
 

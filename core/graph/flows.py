@@ -61,6 +61,21 @@ def flowing(graph: Graph, op: Op, found: Signature, label: str) -> Literal["cut"
     return "sum" if op.kind in SUMS and alone and not known else None
 
 
+def worked_on(graph: Graph, op: Op, found: Signature, tags: Mapping[Node, int]) -> tuple[str, int, bool] | None:
+    """The label along which the op works on pieces of what flows, its parts, and whether it makes partial sums."""
+    sums = None
+    for name, dims in zip((*op.outputs, *op.inputs), (*found.outputs, *found.inputs), strict=True):
+        for position, dim in enumerate(dims):
+            if (name, position) not in tags or (at := label_of(found, dim, tags[name, position])) is None:
+                continue
+            how = flowing(graph, op, found, at[0])
+            if how == "cut":
+                return (*at, False)
+            if how == "sum" and sums is None:
+                sums = (*at, True)
+    return sums
+
+
 def _summed(graph: Graph, op: Op) -> bool:
     """Whether a cross entropy is a sum over tokens: by itself, or because it is the loss and the step divides it."""
     loss = graph.loss is not None and graph.loss.weighting == "tokens" and graph.loss.tensor in op.outputs

@@ -220,7 +220,7 @@ class Stages:
             kind = self.groups.kinds[self.number[block]]
             classes = self.groups.classes[kind]
             divided = self.division(stage, block, strategy)
-            part = split(self.graph, classes, divided, frozenset()).parameter
+            part = split(self.graph, classes, divided, {}).parameter
             of_flow = {cut.dim: cut.axes for cut in strategy.cuts}
             inside = {cut.name: cut for cut in divided.classes}
             owner = {name: inside[cut.name] for cut in classes if cut.name in inside for name in cut.dims}
@@ -315,7 +315,7 @@ class Stages:
             owner = self.plan.stages[self.stage_of[users[0]]]
             strategy = owner.strategies[owner.blocks.index(users[0])]
             classes, standing = self.groups.owner_cuts(name, self.number[users[0]])
-            part = split(graph, classes, self.division(owner, users[0], strategy), frozenset()).parameter
+            part = split(graph, classes, self.division(owner, users[0], strategy), {}).parameter
             found.append(ceil(graph.tensor[name].elements * part(standing)))
         return found
 

@@ -12,7 +12,7 @@ from math import prod
 
 from partita.graph import Graph, Op
 from partita.graph.cuts import CutClass
-from partita.graph.flows import Tags, flowing, label_of, parts_of
+from partita.graph.flows import Tags, parts_of, worked_on
 from partita.graph.signature import Signature
 from partita.graph.table import signature
 from partita.spacetime.parts import Part, Spread, State, nests
@@ -58,7 +58,7 @@ def need(
     for flow in dict.fromkeys(flows.values()) if found is not None else ():
         assert found is not None
         axes = tuple(axis for axis, name in flows.items() if name == flow and axis not in own)
-        label = _label(graph, op, found, tags[flow]) if axes else None
+        label = worked_on(graph, op, found, tags[flow]) if axes else None
         if label is None or found.sizes[label[0]] // label[1] % prod(sizes[axis] for axis in axes):
             continue
         name, parts, partial = label
@@ -101,21 +101,6 @@ def _of_class(op: Op, cut: ClassCut | None, sizes: Mapping[str, int]) -> tuple[l
 def _partial(state: State, axes: tuple[str, ...]) -> State:
     added: State = dict.fromkeys(axes, "partial")
     return {**state, **added}
-
-
-def _label(graph: Graph, op: Op, found: Signature, tags: Mapping[tuple[str, int], int]) -> tuple[str, int, bool] | None:
-    """The label along which the op works on pieces of what flows, its parts, and whether it makes partial sums."""
-    sums = None
-    for name, dims in zip((*op.outputs, *op.inputs), (*found.outputs, *found.inputs), strict=True):
-        for position, dim in enumerate(dims):
-            if (name, position) not in tags or (at := label_of(found, dim, tags[name, position])) is None:
-                continue
-            how = flowing(graph, op, found, at[0])
-            if how == "cut":
-                return (*at, False)
-            if how == "sum" and sums is None:
-                sums = (*at, True)
-    return sums
 
 
 def _spread(

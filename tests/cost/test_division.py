@@ -173,7 +173,7 @@ def test_samples_divide_values_and_not_weights():
 
 def test_values_along_the_sequence():
     along = along_sequence(GRAPH)
-    assert {f"{LAYER}.ln_1", f"{LAYER}.attn.attention", f"{LAYER}.mlp.c_fc", "input_ids"} <= along
+    assert {f"{LAYER}.ln_1", f"{LAYER}.attn.attention", f"{LAYER}.mlp.c_fc", "input_ids"} <= along.keys()
     assert not any(GRAPH.tensor[name].role == "parameter" for name in along)
     assert "cross_entropy" not in along
 

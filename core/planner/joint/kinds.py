@@ -114,7 +114,7 @@ class Kinds:
         for kind, one, two in zip(self.first, self.divided(cut), self.divided(other), strict=True):
             classes, block = self.groups.classes[kind], graph.blocks[kind].name
             names = [name for name, users in graph.shared_parameters.items() if block in users]
-            parts = [split(graph, classes, of.division, frozenset()).parameter for of in (one, two)]
+            parts = [split(graph, classes, of.division, {}).parameter for of in (one, two)]
             found.append(all(parts[0](name) == parts[1](name) for name in names))
         return np.array(found)
 
@@ -172,7 +172,7 @@ class Kinds:
     def _trained(self, kind: int, found: Division, axis: str) -> int:
         """Trained elements on a device of parameters in pieces along an axis."""
         graph, classes = self.problem.graph, self.groups.classes[kind]
-        part = split(graph, classes, found, frozenset()).parameter
+        part = split(graph, classes, found, {}).parameter
         cut = {one.name for one in found.classes if one.axis == axis and one.pieces > 1}
         inside = {name for one in classes if one.name in cut for name in one.dims}
         return sum(
