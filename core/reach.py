@@ -13,11 +13,14 @@ from partita.plan import Order, Plan
 from partita.schedules import find
 
 
-def beyond(plan: Plan) -> list[str]:
-    """A sentence, without a full stop, for each thing that only the target partita runs; none for other plans."""
+def beyond(plan: Plan, *, own_micro_batches: bool = False) -> list[str]:
+    """A sentence, without a full stop, for each thing that only the target partita runs; none for other plans.
+
+    ``own_micro_batches``: stages may have numbers of micro-batches of their own (an engine made for the plan has them).
+    """
     return [
-        *_several_stages(plan), *_axes(plan), *_flowing(plan), *_weight_turns(plan.order), *_unlike(plan),
-        *_zeros(plan),
+        *_several_stages(plan), *_axes(plan), *_flowing(plan), *_weight_turns(plan.order),
+        *_unlike(plan, own_micro_batches), *_zeros(plan),
     ]  # fmt: skip
 
 
@@ -54,12 +57,10 @@ def _weight_turns(order: Order) -> list[str]:
     return []
 
 
-def _unlike(plan: Plan) -> list[str]:
-    sizes = {
-        "tp": [stage.tp for stage in plan.stages],
-        "dp": [stage.dp for stage in plan.stages],
-        "micro_batches": [stage.micro_batches for stage in plan.stages],
-    }
+def _unlike(plan: Plan, own_micro_batches: bool) -> list[str]:
+    sizes = {"tp": [stage.tp for stage in plan.stages], "dp": [stage.dp for stage in plan.stages]}
+    if not own_micro_batches:
+        sizes["micro_batches"] = [stage.micro_batches for stage in plan.stages]
     return [f"the stages have {what} {listed(counts)}" for what, counts in sizes.items() if len(set(counts)) > 1]
 
 

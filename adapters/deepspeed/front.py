@@ -187,7 +187,7 @@ def _engine(
     if parameters is not None and not isinstance(parameters, (nn.Module, list)):
         parameters = list(parameters)  # a generator, which can be read once
     lowered = _lowered(plan, captured, skeleton, model, given)
-    check(plan, lowered)
+    check(plan)
     require_trained(plan, lowered)
     complete = _config(plan, request, config)
     names = names_of(model, skeleton.canonical)

@@ -52,7 +52,7 @@ def initialize(
             if optimizer
             else 'there is no optimizer: give initialize one, or the DeepSpeed configuration an "optimizer" section'
         )
-    check(plan, lowered)
+    check(plan, own_micro_batches=True)
     connect()
     parting = Parting(lowered, complete)
     prepared = prepare(
@@ -60,6 +60,8 @@ def initialize(
         finish=parting.finish, divides=False,
     )  # fmt: skip
     mpu = parting.mpu(prepared.groups)
+    # Stages may have micro-batches of their own.
+    complete = deepspeed_config(plan, config, stage=prepared.runtime.place.stage)
     mark_copies(prepared.stage)
     trained = prepared.stage.trained or stand_in(prepared.stage)
     engine = PlannedEngine(
@@ -119,9 +121,9 @@ def mark_copies(stage: StageModule) -> None:
         parameter.ds_pipe_replicated = name in stage.piece.copies
 
 
-def check(plan: Plan, lowered: Lowered) -> None:
-    """PlanError for what DeepSpeed's engine can't run here."""
-    if reasons := beyond(plan):
+def check(plan: Plan, *, own_micro_batches: bool = False) -> None:
+    """PlanError for what DeepSpeed's engine can't run here. ``own_micro_batches`` as of ``beyond``."""
+    if reasons := beyond(plan, own_micro_batches=own_micro_batches):
         raise PlanError(f"DeepSpeed's engine can't run the plan: {'; '.join(reasons)}; the target partita can")
     accelerator = get_accelerator()
     supported = {"fp32": True, "bf16": accelerator.is_bf16_supported(), "fp16": accelerator.is_fp16_supported()}

@@ -26,8 +26,10 @@ from partita.errors import PlanError
 from partita.plan import Plan
 
 
-def deepspeed_config(plan: Plan, user: Mapping[str, Any] | None = None, *, calls: int = 0) -> dict[str, Any]:
-    """The DeepSpeed configuration of a plan, on top of the user's own, which is left as it was.
+def deepspeed_config(
+    plan: Plan, user: Mapping[str, Any] | None = None, *, calls: int = 0, stage: int = 0
+) -> dict[str, Any]:
+    """The DeepSpeed configuration of a plan's stage, on top of the user's own, which is left as it was.
 
     ``calls``: a loop calls the model so often in a step, each time with the plan's global batch; what DeepSpeed takes
     for a micro-batch is then a copy's part of a call. 0: a step is the plan's own.
@@ -35,17 +37,17 @@ def deepspeed_config(plan: Plan, user: Mapping[str, Any] | None = None, *, calls
     PlanError where the user's configuration says something else than the plan.
     """
     config: dict[str, Any] = copy.deepcopy(dict(user or {}))
-    stage = plan.stages[0]
-    zero = stage.strategies[0].zero
+    own = plan.stages[stage]
+    zero = own.strategies[0].zero
     decided = {
         "train_batch_size": plan.global_batch,
-        "train_micro_batch_size_per_gpu": stage.samples // stage.dp,
-        "gradient_accumulation_steps": stage.micro_batches,
+        "train_micro_batch_size_per_gpu": own.samples // own.dp,
+        "gradient_accumulation_steps": own.micro_batches,
     }
     if calls:
         decided = {
             "train_batch_size": plan.global_batch * calls,
-            "train_micro_batch_size_per_gpu": plan.global_batch // stage.dp,
+            "train_micro_batch_size_per_gpu": plan.global_batch // own.dp,
             "gradient_accumulation_steps": calls,
         }
     for key, value in decided.items():
@@ -71,7 +73,7 @@ def deepspeed_config(plan: Plan, user: Mapping[str, Any] | None = None, *, calls
     if pieces > 1:
         raise PlanError(
             f'the DeepSpeed configuration has "tensor_parallel.autotp_size": {pieces}: it would cut layers that '
-            f"the plan cuts already (tp={stage.tp}); remove it"
+            f"the plan cuts already (tp={own.tp}); remove it"
         )
     config.setdefault("steps_per_print", 10**9)
     return config

@@ -26,7 +26,7 @@ from tests.runtime.programs import Layout
 
 DEEPSPEED = (
     "diamond", "fan-out of three", "two towers", "frozen tower", "integers and a mask", "several losses",
-    "frozen part of a tower", "weight shared by branches", "six stages",
+    "diamond, unlike micro-batches", "frozen part of a tower", "weight shared by branches", "six stages",
 )  # fmt: skip
 
 
