@@ -53,13 +53,14 @@ def test_a_seed_gives_the_same_weights_however_the_model_is_cut(pool: Pool, mode
     # Initialised by a rule, not left as the memory was: no two matrices are the same.
     matrices = [held for held in alone.values() if len(held) > 4 * 32 * 32]
     assert len(set(matrices)) == len(matrices) > 8
-    for target in ("partita", "deepspeed"):
-        for layout in LAYOUTS:
-            together: dict[str, bytes] = {}
-            for rank in pool.run(initial, layout.devices, model, layout, target, timeout=120):
-                assert {name: held for name, held in rank.items() if alone[name] != held} == {}
-                together.update(rank)
-            assert together.keys() == alone.keys()
+    # Stages and pieces are cut alike for both; copies are DeepSpeed's own.
+    runs = [("partita", layout) for layout in LAYOUTS] + [("deepspeed", layout) for layout in LAYOUTS[-2:]]
+    for target, layout in runs:
+        together: dict[str, bytes] = {}
+        for rank in pool.run(initial, layout.devices, model, layout, target, timeout=120):
+            assert {name: held for name, held in rank.items() if alone[name] != held} == {}
+            together.update(rank)
+        assert together.keys() == alone.keys()
 
 
 def small_gpt2() -> nn.Module:
