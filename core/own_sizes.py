@@ -27,24 +27,28 @@ from partita.schedules import find
 from partita.simulate.predict import predicted
 from partita.simulated import TURNS, captured, fits, turns
 
-# Ends of a climb that are simulated.
-MOST = 6
+# Ends of a climb that are simulated, and after how many that win nothing no more are.
+MOST, IN_VAIN = 6, 3
+# How far what is played may be from the simulation of the plan: from there on it says nothing of others.
+APART = 0.15
 # Orders in which stages may have unlike numbers, and which the search lists with a warm-up.
 SCHEDULES = ("1f1b", "kfkb")
 
 
-def with_own_sizes(problem: Problem, solved: Solved, answer: Answer, plan: Plan) -> tuple[Plan, str] | None:
+def with_own_sizes(
+    problem: Problem, solved: Solved, answer: Answer, plan: Plan, than: float = inf
+) -> tuple[Plan, str] | None:
     """The plan with other micro-batches in some stages or all, and the sentence that says what they win; None where
     nothing does, for a target that runs no such stages, and where their size or number is held. ``solved`` and
-    ``answer``: what the plan is from."""
+    ``answer``: what the plan is from. ``than``: it must take less than so many seconds, too."""
     held = {"micro_batch", "micro_batches"} & problem.fix.keys()
     late = time.monotonic() > solved.engine.deadline
     if problem.target != "partita" or held or late or plan.schedule not in SCHEDULES or len(plan.stages) == 1:
         return None
-    best, left = plan, TURNS
+    best, left, step = plan, TURNS, min(than, plan.predicted.step_seconds)
     try:
-        for other in _climbed(problem, solved, answer, plan):
-            if (left := left - turns(other)) < 0:
+        for number, other in enumerate(_climbed(problem, solved, answer, plan)):
+            if (left := left - turns(other)) < 0 or (best is plan and number == IN_VAIN):
                 break
             graph = captured(problem, other)
             if graph is None:
@@ -54,8 +58,8 @@ def with_own_sizes(problem: Problem, solved: Solved, answer: Answer, plan: Plan)
             except PlanError:
                 # What crosses between two stages has no rows of samples.
                 continue
-            if fits(problem, other) and other.predicted.step_seconds * SAME < best.predicted.step_seconds:
-                best = other
+            if fits(problem, other) and other.predicted.step_seconds * SAME < step:
+                best, step = other, other.predicted.step_seconds
     except KeyboardInterrupt:
         # The best so far.
         pass
@@ -70,8 +74,8 @@ def _climbed(problem: Problem, solved: Solved, answer: Answer, plan: Plan) -> It
     """The plans that a climb says to be faster, the fastest first; of those as fast, equal stages."""
     pricing, schedule = solved.engine.pricing, find(plan.schedule)
     sizes = Sizes(pricing, answer, schedule, plan.order.arguments, plan.predicted.step_seconds)
-    found = sizes.climb(tuple(stage.micro_batches for stage in plan.stages))
-    if not found:
+    first, step = tuple(stage.micro_batches for stage in plan.stages), plan.predicted.step_seconds
+    if abs(sizes.seconds(first) / step - 1) > APART or not (found := sizes.climb(first)):
         return
     as_fast = [counts for took, counts in found if took < found[0][0] * SAME]
     slower = [counts for took, counts in found if took >= found[0][0] * SAME]
@@ -92,6 +96,7 @@ def _sentence(before: Plan, after: Plan) -> str:
     took = f"with {before.order.micro_batches} in each stage the step takes {duration(before.predicted.step_seconds)}"
     times = before.predicted.step_seconds / after.predicted.step_seconds
     if len(each) == 1:
-        return f"All stages take their samples in {counts[0]} micro-batches: {took}, {times:.3f} times as long."
+        many = f"{counts[0]} micro-batches" if counts[0] > 1 else "one micro-batch"
+        return f"All stages take their samples in {many}: {took}, {times:.3f} times as long."
     said = listed([f"{numbered(stages)} in {count}" for count, stages in each.items()])
     return f"Stages take their samples in micro-batches of their own size, {said}: {took}, {times:.3f} times as long."

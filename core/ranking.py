@@ -19,6 +19,7 @@ from partita.cost.alike import alike
 from partita.errors import Infeasible, PlanError
 from partita.own_sizes import with_own_sizes
 from partita.plan import Plan
+from partita.planner.arrangement import arrangement
 from partita.planner.joint.climb import sharpest
 from partita.planner.joint.engine import TIE, Answer
 from partita.planner.joint.formula import FORMULAS, terms
@@ -105,7 +106,13 @@ def ranked(solved: Solved) -> Plan:
     if first is not solved:
         plan, said = replace(plan, search=unproven(first, plan.search)), [*said, OTHER_ORDER]
     if found := beside(problem, first, answer, plan, [chain for chain in chains if chain is not first]):
-        return _reasoned(problem, found.solved, found.answer, found.plan, (*said, *found.said))
+        formed = _reasoned(problem, found.solved, found.answer, found.plan, (*said, *found.said))
+        own = with_own_sizes(problem, first, answer, plan, formed.predicted.step_seconds)
+        if own is None:
+            return formed
+        graph = f"{arrangement(formed.stages, formed.order)}, takes {duration(formed.predicted.step_seconds)}"
+        beaten = (*said, own[1], f"The best with branches side by side, {graph}.")
+        return replace(own[0], reasons=(*reasons(first, answer, own[0]), *beaten))
     return _reasoned(problem, first, answer, plan, said)
 
 
