@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partita.errors import Infeasible, is_interrupt
+from partita.planner.ideals import Ideals, rising
 from partita.workload.answer import WorkloadPlan, WorkloadStage
 from partita.workload.asked import Asked, Format
 from partita.workload.graph import Profiled
-from partita.workload.ideals import Ideals, rising
 from partita.workload.pipedream_file import PipeDreamNode, read_pipedream
 from partita.workload.pipedream_sums import extend
 

@@ -15,9 +15,9 @@ from dataclasses import replace
 from math import inf, sqrt
 
 from partita.errors import Infeasible, InputError, is_interrupt, listed
+from partita.planner.ideals import rising
 from partita.workload.answer import EXACT, WorkloadPlan, WorkloadStage
 from partita.workload.asked import Asked, Format
-from partita.workload.ideals import rising
 from partita.workload.piper_file import read_piper
 from partita.workload.piper_search import PiperProblem, Search
 from partita.workload.piper_sums import extend

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partita.errors import divisors
+from partita.planner.ideals import Ideals
 from partita.workload.answer import WorkloadStage
-from partita.workload.ideals import Ideals
 from partita.workload.piper_file import PiperFile, PiperNode, Way
 from partita.workload.piper_sums import choose, crossings, extend
 

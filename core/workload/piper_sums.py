@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from partita.planner.bits import within
 from partita.planner.joint.compiled import compiled
-from partita.workload.bits import within
 
 # Steps of one choice of what is computed again; beyond it, what is asked counts as neither possible nor ruled out.
 STEPS = 20_000

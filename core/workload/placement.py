@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from partita.errors import Infeasible, is_interrupt
+from partita.planner.ideals import Ideals, packed, rising
 from partita.workload.answer import EXACT, WorkloadPlan, WorkloadStage
 from partita.workload.asked import Asked, Format
-from partita.workload.ideals import Ideals, packed, rising
 from partita.workload.placement_file import PlacementFile, read_placement
 from partita.workload.placement_sums import divided, extend, least_load
 from partita.workload.placement_units import Units, units

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from partita.planner.bits import within
 from partita.planner.joint.compiled import compiled
-from partita.workload.bits import within
 
 
 @compiled

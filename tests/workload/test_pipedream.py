@@ -13,9 +13,9 @@ import pytest
 
 from partita.cli.main import main
 from partita.errors import Infeasible
+from partita.planner.ideals import sample
 from partita.workload import pipedream
 from partita.workload.graph import Profiled
-from partita.workload.ideals import sample
 from partita.workload.pipedream import PipeDreamProblem, plan_pipedream
 from partita.workload.pipedream_file import PipeDreamNode, read_pipedream
 from tests.workload.graphs import cuts, random_edges

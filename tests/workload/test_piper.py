@@ -17,11 +17,11 @@ import pytest
 
 from partita.cli.main import main
 from partita.errors import Infeasible, InputError
+from partita.planner.ideals import sample
 from partita.workload import piper, piper_sums
 from partita.workload.answer import WorkloadStage
 from partita.workload.asked import Asked
 from partita.workload.graph import Profiled
-from partita.workload.ideals import sample
 from partita.workload.piper import FORMAT, HELD, plan_piper
 from partita.workload.piper_file import Degree, PiperFile, PiperNode, Way, read_piper
 from partita.workload.piper_search import PiperProblem

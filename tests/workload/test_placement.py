@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from partita.errors import Infeasible
+from partita.planner.ideals import ideals, sample
 from partita.workload import placement
 from partita.workload.asked import Asked
-from partita.workload.ideals import ideals, sample
 from partita.workload.placement import FORMAT, PlacementProblem, Tables
 from partita.workload.placement_file import read_placement
 from partita.workload.placement_sums import least_load

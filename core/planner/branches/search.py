@@ -4,7 +4,8 @@ For each way to deal out devices and each number of micro-batches c the programm
 limit of the slowest stage; the limit falls from answer to answer, as GraphPipe's bisection does, until none can be
 better. What is compared is the sharper formula on the graph (``formula``). From the best of them, and from the best
 chains, a climb goes on in small steps. Stages are runs of a list of the blocks: the programme's is branch by branch,
-chains and climbs have some others, too (``orders``). That nothing is better is not proven.
+chains and climbs have some others, too (``orders``). How much better stages
+may be is proven as far as little work goes (``proving``), which finds some of them, too.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import accumulate
 from math import inf
 
 from partita.cost.alike import alike
@@ -22,6 +24,9 @@ from partita.planner.branches.bound import least_step
 from partita.planner.branches.formula import graph_seconds
 from partita.planner.branches.orders import listed, orders, turned
 from partita.planner.branches.programme import Programme
+from partita.planner.branches.proof import Candidate
+from partita.planner.branches.proving import Prover
+from partita.planner.branches.sets import Sets
 from partita.planner.branches.traffic import Traffic, Value, block_pairs, values
 from partita.planner.branches.tree import Series, branches, order, tree
 from partita.planner.joint.climb import Climb
@@ -40,6 +45,8 @@ STEP = 2e-3
 # Answers that a climb begins with, the first of them one for each warm-up; chains among them, that take up to so many
 # times the best chain's seconds.
 CLIMBS, IN_ALL, CHAINS, WITHIN = 8, 3, 4, 1.1
+# A proof goes through so many sets of blocks at most, and does so much work; so many of its candidates are looked at.
+SETS, WORK, JUDGED = 20_000, 2_000_000, 8
 # How often the best answer's stages list their blocks in another order.
 TURNED = 4
 
@@ -50,11 +57,20 @@ def listed_by_branch(graph: Graph) -> Graph | None:
     return listed(graph, order(found)) if branches(found) else None
 
 
+# A family, a number of micro-batches, and stages.
+Start = tuple[Family, int, Places]
+
+
+def _start(answer: Answer) -> Start:
+    places = tuple(Place(one.start, one.stop, one.unit, one.shape) for one in answer.found.stages)
+    return answer.family, answer.table.micro_batches, places
+
+
 class GraphSearch:
     """The search of one problem whose model has branches, among the runs of its list of blocks."""
 
-    def __init__(self, engine: Engine, chains: Sequence[Answer], deadline: float):
-        self.engine, self.pricing, self.chains, self.deadline = engine, engine.pricing, chains, deadline
+    def __init__(self, engine: Engine, starts: Sequence[Start], deadline: float):
+        self.engine, self.pricing, self.starts, self.deadline = engine, engine.pricing, starts, deadline
         graph = self.pricing.problem.graph
         self.pairs = block_pairs(graph)
         self.tree: Series = tree(len(graph.blocks), self.pairs)
@@ -72,9 +88,8 @@ class GraphSearch:
         """The same, all of them, by their stages."""
         if self.by_branch:
             self._search(below)
-        for answer in self.chains:
-            tables = self._tables_of(answer.family, answer.table.micro_batches, below)
-            places = tuple(Place(one.start, one.stop, one.unit, one.shape) for one in answer.found.stages)
+        for family, count, places in self.starts:
+            tables = self.tables_of(family, count, below)
             self.found.append((*_deep_enough(tables, places), tables, places))
         return {at: (seconds, table) for at, (seconds, table) in self._climbed().items() if seconds < below}
 
@@ -87,6 +102,13 @@ class GraphSearch:
     def tables(self) -> list[tuple[float, Family, int]]:
         """The families and numbers of micro-batches, with a bound of each, the least first."""
         return sorted(self._tables(), key=lambda one: one[0])
+
+    def among(self, blocks: Sequence[int], start: Start) -> GraphSearch:
+        """The search of the same problem with its blocks listed so, that climbs from this start alone."""
+        pricing = _listed(self.pricing, listed(self.pricing.problem.graph, blocks))
+        found = GraphSearch(Engine(pricing, self.deadline), (start,), self.deadline)
+        found.by_branch = False
+        return found
 
     @property
     def bound_seconds(self) -> float:
@@ -156,7 +178,7 @@ class GraphSearch:
 
     def _limits(self, family: Family, count: int, below: float) -> Iterator[tuple[float, _Table, list[_Table], Places]]:
         """Answers to one table, each under a smaller limit."""
-        tables = self._tables_of(family, count, below)
+        tables = self.tables_of(family, count, below)
         table = tables[0]
         # A longer warm-up holds more: what the programme says of stages without one, no stages go under.
         programme = Programme(table.ways, table.traffic, self.tree)
@@ -171,8 +193,8 @@ class GraphSearch:
             # A smaller limit makes no path shorter.
             limit = min(slowest * (1 - STEP), (below - path) / more * (1 - 1e-9))
 
-    def _tables_of(self, family: Family, count: int, below: float) -> list[_Table]:
-        """One for each length of the warm-up."""
+    def tables_of(self, family: Family, count: int, below: float) -> list[_Table]:
+        """The tables of a family and a number of micro-batches, one for each length of the warm-up."""
         table = self.pricing.unmixed(family, count)
         bases, rows = base(table.prices, table.used), dict[tuple[int, int, int, bool], Row]()
         traffic = Traffic(self.pricing, family, self.pricing.problem.global_batch // count, self.values)
@@ -244,9 +266,9 @@ def branched(solved: Solved, below: float, most: int, others: Sequence[Solved] =
         return []
     searches = []
     for one in (solved, *others):
-        search = GraphSearch(one.engine, (one.best,), deadline)
+        search = GraphSearch(one.engine, (_start(one.best),), deadline)
         if search.by_branch:
-            search.chains = (one.best, *one.engine.others(one.best, WITHIN, CHAINS))
+            search.starts = [_start(each) for each in (one.best, *one.engine.others(one.best, WITHIN, CHAINS))]
         searches.append(search)
     if not any(search.by_branch for search in searches):
         searches += _alone(pricing, deadline)
@@ -272,6 +294,7 @@ def _ranked(searches: Sequence[GraphSearch], below: float, most: int) -> list[So
         _gather(found, search, below)
     _turned(found, below)
     whole = next((search for search in searches if search.by_branch), searches[0] if searches else None)
+    bound = 0.0 if whole is None else _proven(found, whole, below)
     ranked: dict[tuple[int, int], Solved] = {}
     for seconds, search, table, places in sorted(found.values(), key=lambda one: one[0]):
         alone = table.table.micro_batches, table.table.depth
@@ -279,7 +302,7 @@ def _ranked(searches: Sequence[GraphSearch], below: float, most: int) -> list[So
             continue
         assert whole is not None
         answer, considered = table.answer(seconds, places), len(whole.tables)
-        outcome = Searched(answer, whole.bound_seconds, False, considered, considered - whole.done)
+        outcome = Searched(answer, bound, False, considered, considered - whole.done)
         ranked[alone] = Solved(search.engine, outcome, answer)
     return list(ranked.values())
 
@@ -303,14 +326,36 @@ def _turned(found: _Ends, below: float) -> None:
         if not found:
             return
         best, search, table, places = min(found.values(), key=lambda one: one[0])
-        graph = search.pricing.problem.graph
         runs = [range(place.start, place.stop) for place in places]
-        pricing = _listed(search.pricing, listed(graph, turned(runs, search.pairs)))
-        again = GraphSearch(Engine(pricing, search.deadline), (table.answer(best, places),), search.deadline)
-        again.by_branch = False
-        _gather(found, again, below)
+        start = table.family, table.table.micro_batches, places
+        _gather(found, search.among(turned(runs, search.pairs), start), below)
         if min(one[0] for one in found.values()) >= best * (1 - TIE):
             return
+
+
+def _proven(found: _Ends, whole: GraphSearch, below: float) -> float:
+    """What no stages take less than, as far as that is proven with little work; the best candidates are added."""
+    sets = Sets(whole.pricing, SETS)
+    best = min([below, *(one[0] for one in found.values())])
+    if best == inf or not sets.ideals.complete:
+        return whole.bound_seconds
+    judged = 0
+
+    def judge(family: Family, count: int, candidate: Candidate) -> float:
+        nonlocal judged
+        judged += 1
+        if judged <= JUDGED:
+            sizes = [len(blocks) for blocks, _, _ in candidate.stages]
+            stops = list(accumulate(sizes))
+            places = tuple(
+                Place(stop - size, stop, unit, shape)
+                for stop, size, (_, unit, shape) in zip(stops, sizes, candidate.stages, strict=True)
+            )
+            order = [block for blocks, _, _ in candidate.stages for block in blocks]
+            _gather(found, whole.among(order, (family, count, places)), below)
+        return min([below, *(one[0] for one in found.values())])
+
+    return Prover(sets, whole.tables, WORK, whole.deadline).bound(best, judge)
 
 
 def _lists(graph: Graph) -> list[Graph]:

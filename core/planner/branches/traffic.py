@@ -106,7 +106,7 @@ class Traffic:
                 down, up = sent.get((maker, reader), (NOTHING, NOTHING))
                 sent[maker, reader] = down + value.forward, up + value.backward
         ratio, (latency, per_byte) = self.samples / self.pricing.problem.graph.samples, self.links
-        nodes = [self._nodes(place.unit, place.shape) for place in places]
+        nodes = [self.nodes(place.unit, place.shape) for place in places]
         far = frozenset(edge for edge in sent if len(nodes[edge[0]] | nodes[edge[1]]) > 1)
         found = {}
         for maker, reader in sorted(sent):
@@ -120,7 +120,8 @@ class Traffic:
             )
         return found, far
 
-    def _nodes(self, unit: int, shape: int) -> set[int]:
+    def nodes(self, unit: int, shape: int) -> set[int]:
+        """The nodes that a stage of a shape is on from a unit on."""
         first = self.pricing.first + unit * self.family.unit
         return set(self.pricing.cluster.node_of[first : first + self.family.shapes[shape].devices])
 

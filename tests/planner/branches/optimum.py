@@ -31,17 +31,19 @@ from tests.planner.branches.dags import SMALL, drawn
 Stages = tuple[tuple[int, ...], ...]
 
 
-def over_optimum(seed: int, most: int) -> float | None:
-    """How many times as long as the best of all stages the search's best answer takes, for a random model of up to so
-    many blocks on four devices, without tensor parallelism and recomputation; None where it is a chain or doesn't fit.
-    """
+def over_optimum(seed: int, most: int) -> tuple[float, float] | None:
+    """The search's best answer and its bound, in terms of the best of all stages, for a random model of up to so many
+    blocks on four devices, without tensor parallelism and recomputation; None where it is a chain or doesn't fit."""
     problem = replace(drawn(seed, (4, most), SMALL), global_batch=8, fix={"tp": 1, "recompute": "none"})
     try:
         solved = solve(problem)
     except Infeasible:
         return None
     found = branched(solved, inf, 1, list(relisted(solved, inf)))
-    return found[0].best.seconds / optimum(problem) if found else None
+    if not found:
+        return None
+    least = optimum(problem)
+    return found[0].best.seconds / least, found[0].searched.bound_seconds / least
 
 
 def optimum(problem: Problem) -> float:

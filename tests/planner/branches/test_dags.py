@@ -21,8 +21,10 @@ FASTER_ONCE = (6, 9, 21, 41)
 SEEDS = (2, 14, 15, 20, 22, 46, 62, *FASTER_ONCE)
 
 
-# Models of up to five blocks whose answer is the best of all stages under the formula, and others.
-BEST, NEAR_BEST = (0, 2, 4, 5, 6, 7, 21), (3, 12, 14, 17)
+# Models of up to five blocks; of these LISTED answers are runs of some list that the search climbs along.
+LISTED, OTHERS = (0, 2, 4, 5, 6, 7, 21), (3, 12, 14, 17)
+# By how much of it the bound is under the best of all stages at most: ports that several stages share aren't in it.
+LOOSE = 0.08
 
 
 def small(seed: int):
@@ -45,14 +47,11 @@ def test_no_stages_take_less_than_the_bound(seed):
         assert 0 < each.searched.bound_seconds <= each.best.seconds * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("seed", BEST)
-def test_no_stages_of_a_small_model_are_better(seed):
-    assert over_optimum(seed, 5) == pytest.approx(1, rel=1e-9)
-
-
-@pytest.mark.parametrize("seed", NEAR_BEST)
-def test_stages_of_a_small_model_are_at_most_a_tenth_better(seed):
-    assert 1 - 1e-9 < over_optimum(seed, 5) < 1.1
+@pytest.mark.parametrize("seed", LISTED + OTHERS)
+def test_no_stages_of_a_small_model_are_better_nor_under_the_bound(seed):
+    answer, bound = over_optimum(seed, 5)
+    assert answer == pytest.approx(1, rel=1e-9)
+    assert 1 - LOOSE < bound < 1 + 1e-9
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -14,7 +14,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
-from partita.workload.bits import grow
+from partita.planner.bits import grow
 
 # More ideals than these make too many pairs for a minute.
 MOST = 300_000

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from partita.errors import InputError
+from partita.planner.ideals import Ideals, ideals, rising, sample, unpacked
 from partita.workload.graph import topological
-from partita.workload.ideals import Ideals, ideals, rising, sample, unpacked
 from tests.workload.graphs import random_edges
 
 

@@ -1,0 +1,232 @@
+"""What no stages of a table go under, by all sets of blocks that may be made before a stage: and stages near that.
+
+Stages in an order without an edge back are the differences of a chain of downward-closed sets (``planner.ideals``). A
+*label* stands for stages of one such set's blocks on the first units. Of each value that is read later it keeps when
+that is made (E), how long a path may still lie behind its maker so that the maker's own turns end in time (T), and how
+many stages (so that what the maker holds in flight fits). Of two labels with the same set and units one that is no
+better in anything is dropped; what can't end under the limit any more is, too. All of the sharper formula
+(``formula``) is kept but a part of the c turns of a port. A stage takes no less than its blocks in their fastest
+options, nor than Lagrange's bound where these don't fit (``joint.rows``).
+
+Where no label is left, no stages take less than the limit: a proof. A label with all blocks is a candidate, which the
+formula may find better than all that is known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from partita.planner.branches.labels import BEFORE, SET, SHAPE, UNIT, extended
+from partita.planner.branches.sets import Sets
+from partita.planner.branches.traffic import Traffic
+from partita.planner.ideals import packed
+from partita.planner.joint.boundary import boundary_share, shared_share
+from partita.planner.joint.rows import slopes
+from partita.planner.joint.space import Family
+from partita.planner.joint.table import JointTable
+
+Array = NDArray[np.float64]
+# Levels of temporary bytes that are told apart; a level's blocks have at least as many.
+LEVELS = 6
+# More than any real block takes, where it can't be at all.
+NEVER = 1e4
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Stages: of each its blocks, first unit and shape; and about the seconds that they take."""
+
+    seconds: float
+    stages: tuple[tuple[tuple[int, ...], int, int], ...]
+
+
+class Proof:
+    """The labels of one family and number of micro-batches, for any depth and limit."""
+
+    def __init__(self, sets: Sets, family: Family, micro_batches: int):
+        self.sets, self.family = sets, family
+        self.table: JointTable = sets.pricing.unmixed(family, micro_batches)
+        prices = self.table.prices
+        self.each = prices.forward + prices.backward
+        self.real = np.isfinite(self.each)
+        least = self._least(self.each)
+        # [V, n]
+        self.least: Array = np.where(self.real.any(axis=2), least, NEVER * least.max())
+        self.deep = min(self.table.all_units, self.table.blocks)
+        self._of_depth: dict[int, tuple[Array | NDArray[np.uint64], ...]] = {}
+
+    def find(self, depth: int, below: float, most: int, grid: float) -> tuple[int, list[Candidate], int]:
+        """How it ends (``labels``), what was found, and the work that it was; ``most``: labels.
+
+        Times are rounded to so much of the limit, to the side on which a proof stays one: a coarse ``grid`` makes more
+        labels alike, and candidates of stages that take more.
+        """
+        table, prices, (live, alive) = self.table, self.table.prices, self.sets.live
+        ahead = np.array([table.ahead(h) + depth * h for h in range(self.deep)], np.int64)
+        held = np.minimum(ahead, table.micro_batches)
+        if depth not in self._of_depth:
+            self._of_depth[depth] = *self._sized(held), *self._beyond(held)
+        *sized, beyond, having = self._of_depth[depth]
+        outcome, found, seconds, numbers, work = extended(
+            self.sets.ideals.masks, *self._sums, *sized, prices.base_bytes, prices.base_sync, table.room,
+            *self._temporary, beyond, having, table.units.astype(np.int64), table.prices_of.astype(np.int64),
+            *self._places, live, alive, self.sets.begins, packed(self.sets.readers), *self._moved, *self._ahead,
+            held, ahead, below, table.micro_batches, below * grid, most,
+        )  # fmt: skip
+        candidates: dict[object, Candidate] = {}
+        for end in sorted(zip(seconds.tolist(), found.tolist(), strict=True)):
+            # Of the same stages with different memory in flight the fastest.
+            candidate = self._candidate(numbers, *end)
+            candidates.setdefault(candidate.stages, candidate)
+        return int(outcome), list(candidates.values()), int(work)
+
+    def _candidate(self, numbers: NDArray[np.int64], seconds: float, label: int) -> Candidate:
+        """The stages of a label and of those before it."""
+        stages = []
+        while (before := int(numbers[label, BEFORE])) >= 0:
+            blocks = self.sets.ideals.between(int(numbers[before, SET]), int(numbers[label, SET]))
+            stages.append((tuple(blocks), int(numbers[before, UNIT]), int(numbers[label, SHAPE])))
+            label = before
+        return Candidate(seconds, tuple(reversed(stages)))
+
+    def _least(self, values: Array) -> Array:
+        """[..., n]: the least of the options that a block has, zero where it has none; of values [..., n, M]."""
+        found = np.where(self.real if values.ndim == 3 else self.real[:, None], values, inf).min(axis=-1)
+        return np.where(np.isfinite(found), found, 0.0)
+
+    def _summed(self, values: Array) -> Array:
+        """[..., sets], of values [..., n]."""
+        found: Array = values.reshape(-1, values.shape[-1]) @ self.sets.inside
+        return found.reshape(*values.shape[:-1], -1)
+
+    @cached_property
+    def _sums(self) -> tuple[Array, Array, Array]:
+        """[V, sets] each: seconds of a micro-batch, and the least of its forward and of its backward turn."""
+        prices = self.table.prices
+        turns = self._least(prices.forward), self._least(prices.backward)
+        return self._summed(self.least), self._summed(turns[0]), self._summed(turns[1])
+
+    def _sized(self, held: NDArray[np.int64]) -> tuple[Array, Array, Array, Array]:
+        """By the stages behind a stage [V, H, sets]: its blocks' least bytes; [V, sets]: their least sync; and for a
+        few slopes λ [V, H, L, sets] the least seconds + λ · bytes, with these slopes (0: none)."""
+        prices, (shapes, n) = self.table.prices, self.least.shape
+        size = self._size(held)
+        found: dict[tuple[int, int], NDArray[np.float64]] = {}
+        for v, h in np.argwhere(self._tight(size)).tolist():
+            found[v, h] = slopes(prices, v, int(held[h]))
+        most = max([1, *(len(each) for each in found.values())])
+        chosen = np.zeros((shapes, self.deep, most))
+        # Where all fits, nothing is summed.
+        weighed = np.zeros((shapes, self.deep, most, n if found else 0))
+        for (v, h), each in found.items():
+            chosen[v, h, : len(each)] = each
+            for at, slope in enumerate(each.tolist()):
+                both = np.where(self.real[v], self.each[v] + slope * size[v, h], inf).min(axis=1)
+                weighed[v, h, at] = np.where(np.isfinite(both), both, self.least[v])
+        sums = self._summed(weighed) if found else np.zeros((shapes, self.deep, most, 1))
+        return self._summed(self._least(size)), self._summed(self._least(prices.sync)), sums, chosen
+
+    def _size(self, held: NDArray[np.int64]) -> Array:
+        """[V, H, n, M]: bytes of a block with so many micro-batches in flight."""
+        prices = self.table.prices
+        return prices.fixed_bytes[:, None] + held[None, :, None, None] * prices.held_bytes[:, None]
+
+    def _tight(self, size: Array) -> NDArray[np.bool_]:
+        """[V, H]: whether all blocks in their fastest options may not fit into one stage."""
+        prices, used = self.table.prices, self.table.used
+        fastest = np.where(self.real, self.each, inf).argmin(axis=2)[:, None, :, None]
+        whole = np.take_along_axis(size, np.broadcast_to(fastest, (*size.shape[:3], 1)), axis=3)[..., 0].sum(axis=2)
+        temporary = np.where(self.real, prices.temporary_bytes, 0.0).max(axis=(1, 2))
+        tight: NDArray[np.bool_] = whole + (prices.base_bytes + temporary)[:, None] > self.table.room
+        return tight & used[:, None]
+
+    @cached_property
+    def _temporary(self) -> tuple[Array, NDArray[np.uint64]]:
+        """Levels of the least temporary bytes, [V, levels] and the sets of blocks that have so many."""
+        return _levels(self._least(self.table.prices.temporary_bytes))
+
+    def _beyond(self, held: NDArray[np.int64]) -> tuple[Array, NDArray[np.uint64]]:
+        """The same [V, H, levels] of what a block takes while it runs beyond its least bytes."""
+        size = self._size(held)
+        more = self._least(size + self.table.prices.temporary_bytes[:, None]) - self._least(size)
+        # Where all blocks fit into one stage nothing is asked.
+        return _levels(np.where(self._tight(size)[:, :, None], more, 0.0))
+
+    @cached_property
+    def _places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """[K]: a number for each (dp, width); [K, U]: the nodes of a stage as bits."""
+        ports = list(dict.fromkeys(self._ports))
+        nodes = np.zeros(self.table.prices_of.shape, np.int64)
+        for shape, unit in np.argwhere(self.table.prices_of >= 0).tolist():
+            for node in self._traffic.nodes(unit, shape):
+                nodes[shape, unit] |= 1 << node
+        return np.array([ports.index(port) for port in self._ports], np.int64), nodes
+
+    @cached_property
+    def _moved(self) -> tuple[Array, Array, NDArray[np.int64]]:
+        """[2, values, P, P]: seconds of a value and of its gradient between ports, inside a node and between nodes;
+        [2]: the latency of a message; and [values]: how many messages there are, with the gradient's."""
+        ports = list(dict.fromkeys(self._ports))
+        share = np.array([[boundary_share(*one, *other) for other in ports] for one in ports])
+        times = np.array([[shared_share(one[1], other[1]) for other in ports] for one in ports])
+        ratio, (latency, per_byte) = (
+            self._traffic.samples / self.sets.pricing.problem.graph.samples,
+            self._traffic.links,
+        )
+        size = [
+            value.forward.of(ratio * share, times) + value.backward.of(ratio * share.T, times.T)
+            for value in self.sets.values
+        ]  # fmt: skip
+        sizes = np.array(size).reshape(len(size), len(ports), len(ports))
+        messages = [1 + (value.backward.growing + value.backward.shared > 0) for value in self.sets.values]
+        return per_byte[:, None, None, None] * sizes, latency, np.array(messages, np.int64)
+
+    @cached_property
+    def _ports(self) -> list[tuple[int, int]]:
+        return [(shape.dp, shape.width) for shape in self.family.shapes]
+
+    @cached_property
+    def _traffic(self) -> Traffic:
+        samples = self.sets.pricing.problem.global_batch // self.table.micro_batches
+        return Traffic(self.sets.pricing, self.family, samples, self.sets.values)
+
+    @cached_property
+    def _ahead(self) -> tuple[Array, Array, Array]:
+        """[sets]: the least work of a set's blocks, in seconds × units; [U + 1, values] each, by the units that are
+        left: from when a value is made on the least to the end of the last stage's turns, and to the longest path's."""
+        table, n, c = self.table, self.least.shape[1], self.table.micro_batches
+        used = table.used
+        units = np.where(used, table.least_units, 1.0)
+        work = np.where(used[:, None], self.least * units[:, None], inf).min(axis=0)
+        ends, paths = np.zeros((table.all_units + 1, n)), np.zeros((table.all_units + 1, n))
+        for left in range(table.all_units + 1):
+            some = used & (units <= left)
+            each = np.where(some[:, None], self.least, inf).min(axis=0)
+            ends[left], paths[left] = c * each, each
+            for maker, reader in sorted(self.sets.pairs, reverse=True):
+                ends[left, maker] = max(ends[left, maker], each[maker] + ends[left, reader])
+                paths[left, maker] = max(paths[left, maker], each[maker] + paths[left, reader])
+        found = []
+        for rows in (ends, paths):
+            each = [rows[:, list(value.readers)].max(axis=1) * (1 - 1e-9) for value in self.sets.values]
+            found.append(np.ascontiguousarray(np.array(each).reshape(len(each), table.all_units + 1).T))
+        return self._summed(work * (1 - 1e-12)), found[0], found[1]
+
+
+def _levels(values: Array) -> tuple[Array, NDArray[np.uint64]]:
+    """Falling levels of values [..., n], and the sets of those that have at least as much [..., levels, words]."""
+    rows, n = values.reshape(-1, values.shape[-1]), values.shape[-1]
+    levels, having = np.zeros((len(rows), LEVELS)), np.zeros((len(rows), LEVELS, n), np.bool_)
+    for row in np.flatnonzero(rows.any(axis=1)).tolist():
+        each = rows[row]
+        found = np.unique(each)
+        found = found[np.unique(np.linspace(0, len(found) - 1, LEVELS).round().astype(int))][::-1]
+        levels[row, : len(found)] = found
+        having[row, : len(found)] = each[None, :] >= found[:, None]
+    masks = packed(having.reshape(-1, n)).reshape(*values.shape[:-1], LEVELS, -1)
+    return levels.reshape(*values.shape[:-1], LEVELS), np.ascontiguousarray(masks)
