@@ -87,6 +87,12 @@ def ranked(solved: Solved) -> Plan:
                     race.run(other, islice(_plans(other), FEW))
             if all(race.best[0] is not one for one in whole):
                 race.run(race.best[0], islice(_plans(race.best[0]), 1, None))
+                whole.append(race.best[0])
+            if race.best[2].schedule not in FORMULAS:
+                # In that order those win that the formula doesn't put first.
+                for other in chains:
+                    if all(other is not one for one in whole):
+                        race.run(other, ((0.0, other.best, plan) for plan in interleaved(other, other.best)))
     except KeyboardInterrupt:
         # The best so far, simulated or not, is worth more than none.
         pass

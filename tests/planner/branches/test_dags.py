@@ -38,6 +38,11 @@ def test_no_chain_is_faster_however_the_blocks_are_listed(seed):
     assert found.ratio > 1 - SAME
 
 
+@pytest.mark.slow
+def test_nor_is_an_interleaved_chain_of_another_order():
+    assert outcome(drawn(202)).ratio > 1 - SAME
+
+
 @pytest.mark.parametrize("seed", [2, 14, 22, *FASTER_ONCE])
 def test_no_stages_take_less_than_the_bound(seed):
     solved = solve(small(seed))
