@@ -60,7 +60,7 @@ def longest_behind(left, p, forward, backward, w, c):
 def extended(
     masks, seconds, forward, backward, size, sync, sloped, slopes, base_bytes, base_sync, room, temporary, having,
     beyond, beyond_having, units, prices_of, ports, nodes, live, alive, begins, readers, moved, latency, directions,
-    work, tails, paths, held, ahead, below, c, grid, most,
+    work, tails, paths, least_sync, held, ahead, below, c, grid, most,
 ):  # fmt: skip
     """Goes from label to label, until ``WANTED`` have all blocks or none is left: how it ends, those labels and their
     seconds, the labels' columns [labels, 4], and how much work it was."""
@@ -75,7 +75,10 @@ def extended(
     after = np.full(1024, -1, np.int64)
     first = np.full((sets, all_units + 1), -1, np.int64)
     numbers[0] = -1, 0, 0, -1
+    ends[0] = least_sync
     first[0, 0] = 0
+    # What comes once a step leaves less to those behind: at least so much, as their path counts so many times at most.
+    times = 1 if c <= 2 else max(2, (c - 1) // 2 + 1)
     count, looked = 1, 0
     whole, whole_seconds, wholes = np.zeros(WANTED, np.int64), np.zeros(WANTED), 0
     larger, place = np.zeros(sets, np.int64), np.full(readers.shape[0], -1, np.int64)
@@ -119,6 +122,7 @@ def extended(
                         if behind + y >= below:
                             continue
                         looked += 1
+                        later = (y - ends[label]) / times
                         # What the stage reads, in the order in which it is ready, passes its port.
                         reading, most_rest = 0, held.shape[0] - 1
                         for at in range(alive[i]):
@@ -141,7 +145,7 @@ def extended(
                                 far[to], budget[to] = far[to - 1], budget[to - 1]
                                 to -= 1
                             ready[to], each[to], origin[to] = made[label, at], sent, source
-                            far[to], budget[to] = crosses, slack[label, at]
+                            far[to], budget[to] = crosses, slack[label, at] - later
                             reading += 1
                         e, left, busy = 0.0, np.inf, 0.0
                         for one in range(reading):
@@ -185,7 +189,7 @@ def extended(
                                 value = live[j, at]
                                 old = place[value]
                                 if old >= 0:
-                                    new_made[at], new_slack[at] = made[label, old], slack[label, old]
+                                    new_made[at], new_slack[at] = made[label, old], slack[label, old] - later
                                     new_maker[at], new_rest[at] = maker[label, old], rest[label, old]
                                 else:
                                     new_made[at] = np.floor((e + p) / grid) * grid

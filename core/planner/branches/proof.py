@@ -76,7 +76,7 @@ class Proof:
             self.sets.ideals.masks, *self._sums, *sized, prices.base_bytes, prices.base_sync, table.room,
             *self._temporary, beyond, having, table.units.astype(np.int64), table.prices_of.astype(np.int64),
             *self._places, live, alive, self.sets.begins, packed(self.sets.readers), *self._moved, *self._ahead,
-            held, ahead, below, table.micro_batches, below * grid, most,
+            self._least_sync, held, ahead, below, table.micro_batches, below * grid, most,
         )  # fmt: skip
         candidates: dict[object, Candidate] = {}
         for end in sorted(zip(seconds.tolist(), found.tolist(), strict=True)):
@@ -194,6 +194,14 @@ class Proof:
     def _traffic(self) -> Traffic:
         samples = self.sets.pricing.problem.global_batch // self.table.micro_batches
         return Traffic(self.sets.pricing, self.family, samples, self.sets.values)
+
+    @cached_property
+    def _least_sync(self) -> float:
+        """What some stage does at the step's end at least: each block is in one."""
+        used, prices = self.table.used, self.table.prices
+        each = self._least(prices.sync) + prices.base_sync[:, None]
+        each = np.where(self.real.any(axis=2), each, inf)[used].min(axis=0)
+        return float(each.max())
 
     @cached_property
     def _ahead(self) -> tuple[Array, Array, Array]:

@@ -255,10 +255,11 @@ def relisted(solved: Solved, below: float) -> Iterator[Solved]:
             yield Solved(engine, found, found.best)
 
 
-def branched(solved: Solved, below: float, most: int, others: Sequence[Solved] = ()) -> list[Solved]:
+def branched(solved: Solved, below: float, most: int, others: Sequence[Solved] = (), work: int = WORK) -> list[Solved]:
     """The best stages with branches side by side, under ``below`` seconds; none where the model has no branches.
 
-    ``solved``: the best chains of the problem; ``others``: the same with the blocks listed in other orders.
+    ``solved``: the best chains of the problem; ``others``: the same with the blocks listed in other orders; ``work``:
+    what the proof may take, in steps of its inner loop, some ten million a second.
     """
     pricing, deadline = solved.engine.pricing, solved.engine.deadline
     blocks, pairs = len(pricing.problem.graph.blocks), block_pairs(pricing.problem.graph)
@@ -272,12 +273,12 @@ def branched(solved: Solved, below: float, most: int, others: Sequence[Solved] =
         searches.append(search)
     if not any(search.by_branch for search in searches):
         searches += _alone(pricing, deadline)
-    return _ranked(searches, below, most)
+    return _ranked(searches, below, most, work)
 
 
 def branched_alone(pricing: Pricing, below: float, most: int, deadline: float) -> list[Solved]:
     """The same where no chain of stages fits."""
-    return _ranked(_alone(pricing, deadline), below, most)
+    return _ranked(_alone(pricing, deadline), below, most, WORK)
 
 
 def _alone(pricing: Pricing, deadline: float) -> list[GraphSearch]:
@@ -286,7 +287,7 @@ def _alone(pricing: Pricing, deadline: float) -> list[GraphSearch]:
     return [] if graph is None else [GraphSearch(Engine(_listed(pricing, graph), deadline), (), deadline)]
 
 
-def _ranked(searches: Sequence[GraphSearch], below: float, most: int) -> list[Solved]:
+def _ranked(searches: Sequence[GraphSearch], below: float, most: int, work: int) -> list[Solved]:
     """The best answers of all searches, one for each number of micro-batches and warm-up: others of the same take about
     as long, in simulation too."""
     found: _Ends = {}
@@ -294,7 +295,7 @@ def _ranked(searches: Sequence[GraphSearch], below: float, most: int) -> list[So
         _gather(found, search, below)
     _turned(found, below)
     whole = next((search for search in searches if search.by_branch), searches[0] if searches else None)
-    bound = 0.0 if whole is None else _proven(found, whole, below)
+    bound = 0.0 if whole is None else _proven(found, whole, below, work)
     ranked: dict[tuple[int, int], Solved] = {}
     for seconds, search, table, places in sorted(found.values(), key=lambda one: one[0]):
         alone = table.table.micro_batches, table.table.depth
@@ -333,8 +334,8 @@ def _turned(found: _Ends, below: float) -> None:
             return
 
 
-def _proven(found: _Ends, whole: GraphSearch, below: float) -> float:
-    """What no stages take less than, as far as that is proven with little work; the best candidates are added."""
+def _proven(found: _Ends, whole: GraphSearch, below: float, work: int) -> float:
+    """What no stages take less than, as far as that is proven with so much work; the best candidates are added."""
     sets = Sets(whole.pricing, SETS)
     best = min([below, *(one[0] for one in found.values())])
     if best == inf or not sets.ideals.complete:
@@ -355,7 +356,7 @@ def _proven(found: _Ends, whole: GraphSearch, below: float) -> float:
             _gather(found, whole.among(order, (family, count, places)), below)
         return min([below, *(one[0] for one in found.values())])
 
-    return Prover(sets, whole.tables, WORK, whole.deadline).bound(best, judge)
+    return Prover(sets, whole.tables, work, whole.deadline).bound(best, judge)
 
 
 def _lists(graph: Graph) -> list[Graph]:
