@@ -19,6 +19,7 @@ from partita.errors import Infeasible, PlanError
 from partita.graph import Graph
 from partita.graph.file import save_graph
 from partita.plan import Plan
+from partita.planner.branches.proving import Prover
 from partita.planner.branches.search import GraphSearch, branched, listed_by_branch
 from partita.planner.joint.engine import Engine
 from partita.planner.joint.plan import solve
@@ -124,6 +125,20 @@ def test_what_was_found_before_an_interrupt_is_there():
     ((seconds, _, _, places),) = search.found
     assert (answer.best.seconds, answer.searched.optimal) == (pytest.approx(seconds), False)
     assert [(one.start, one.stop) for one in answer.best.found.stages] == [place[:2] for place in places]
+
+
+def test_an_interrupt_of_the_proof_leaves_what_was_found(monkeypatch):
+    class Interrupted(Prover):
+        def bound(self, below, judge):
+            super().bound(below, judge)
+            raise KeyboardInterrupt
+
+    found = solve(problem("partita"))
+    expected = branched(found, inf, 3, work=0)
+    monkeypatch.setattr("partita.planner.branches.search.Prover", Interrupted)
+    answers = branched(found, inf, 3)
+    assert [one.best.found for one in answers] == [one.best.found for one in expected]
+    assert answers[0].searched.bound_seconds == expected[0].searched.bound_seconds > 0
 
 
 def test_after_an_interrupt_nothing_new_is_searched_for():

@@ -82,7 +82,7 @@ class GraphSearch:
     def best(self, below: float, most: int) -> list[Solved]:
         """The best answers, the fastest first, up to so many and under ``below`` seconds, each as of a search of its
         own. Out of time, and after Ctrl-C, those of what was found."""
-        return _ranked([self], below, most)
+        return _ranked([self], below, most, WORK)
 
     def ends(self, below: float) -> dict[Places, tuple[float, _Table]]:
         """The same, all of them, by their stages."""
@@ -140,7 +140,7 @@ class GraphSearch:
                     self.found.append(one)
                     bound = min(bound, one[0])
         except STOPS as stop:
-            self._stop(stop)
+            self.stop(stop)
 
     def _climbed(self) -> dict[Places, tuple[float, _Table]]:
         """What climbs from the best answers end with, and what lies beside these."""
@@ -159,10 +159,10 @@ class GraphSearch:
             try:
                 return table.climbed(places)
             except STOPS as stop:
-                self._stop(stop)
+                self.stop(stop)
         return [(table.seconds(places), places)]
 
-    def _stop(self, stop: BaseException) -> None:
+    def stop(self, stop: BaseException) -> None:
         """From here on nothing more is looked for."""
         if not is_stop(stop):
             raise stop
@@ -336,9 +336,11 @@ def _turned(found: _Ends, below: float) -> None:
 
 def _proven(found: _Ends, whole: GraphSearch, below: float, work: int) -> float:
     """What no stages take less than, as far as that is proven with so much work; the best candidates are added."""
-    sets = Sets(whole.pricing, SETS)
     best = min([below, *(one[0] for one in found.values())])
-    if best == inf or not sets.ideals.complete:
+    if best == inf or time.monotonic() > whole.deadline:
+        return whole.bound_seconds
+    sets = Sets(whole.pricing, SETS)
+    if not sets.ideals.complete:
         return whole.bound_seconds
     judged = 0
 
@@ -356,7 +358,11 @@ def _proven(found: _Ends, whole: GraphSearch, below: float, work: int) -> float:
             _gather(found, whole.among(order, (family, count, places)), below)
         return min([below, *(one[0] for one in found.values())])
 
-    return Prover(sets, whole.tables, work, whole.deadline).bound(best, judge)
+    try:
+        return Prover(sets, whole.tables, work, whole.deadline).bound(best, judge)
+    except STOPS as stop:
+        whole.stop(stop)
+        return whole.bound_seconds
 
 
 def _lists(graph: Graph) -> list[Graph]:
