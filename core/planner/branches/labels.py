@@ -57,6 +57,24 @@ def longest_behind(left, p, forward, backward, w, c):
 
 
 @compiled
+def alike(old, new, alive, ports, nodes):
+    """Whether two labels' live values are sent from as many stages, of the same ports, on the same nodes."""
+    units = nodes.shape[1]
+    for at in range(alive):
+        one, two = old[at], new[at]
+        # A stage's values go in the same messages.
+        for before in range(at):
+            if (old[before] == one) != (new[before] == two):
+                return False
+        if one != two and (
+            ports[one // units] != ports[two // units]
+            or nodes[one // units, one % units] != nodes[two // units, two % units]
+        ):
+            return False
+    return True
+
+
+@compiled
 def extended(
     masks, seconds, forward, backward, size, sync, sloped, slopes, base_bytes, base_sync, room, temporary, having,
     beyond, beyond_having, units, prices_of, ports, nodes, live, alive, begins, readers, moved, latency, directions,
@@ -207,22 +225,19 @@ def extended(
                             while other >= 0 and not last:
                                 looked += 1
                                 better, worse = ends[other] <= y, ends[other] >= y
+                                # What comes once a step leaves less to those behind.
+                                over = abs(ends[other] - y) / times
                                 for at in range(alive[j]):
                                     if not better and not worse:
                                         break
-                                    one, two = maker[other, at], new_maker[at]
-                                    if made[other, at] > new_made[at] or slack[other, at] < new_slack[at]:
-                                        better = False
-                                    if made[other, at] < new_made[at] or slack[other, at] > new_slack[at]:
-                                        worse = False
+                                    better = better and made[other, at] <= new_made[at]
+                                    better = better and slack[other, at] - over >= new_slack[at]
                                     better = better and rest[other, at] >= new_rest[at]
+                                    worse = worse and made[other, at] >= new_made[at]
+                                    worse = worse and slack[other, at] <= new_slack[at] - over
                                     worse = worse and rest[other, at] <= new_rest[at]
-                                    if one != two and (
-                                        ports[one // all_units] != ports[two // all_units]
-                                        or nodes[one // all_units, one % all_units]
-                                        != nodes[two // all_units, two % all_units]
-                                    ):
-                                        better = worse = False
+                                if (better or worse) and not alike(maker[other], new_maker, alive[j], ports, nodes):
+                                    better = worse = False
                                 following = after[other]
                                 if better:
                                     beaten = True
