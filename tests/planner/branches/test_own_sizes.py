@@ -86,6 +86,7 @@ def test_a_stage_of_many_small_kernels_takes_its_samples_at_once():
     assert 0 < plan.search.bound_seconds <= plan.predicted.step_seconds
 
 
+@pytest.mark.slow
 def test_where_stages_have_the_same_work_nothing_wins():
     asked = problem(40)
     plan = planned(asked)
@@ -93,6 +94,7 @@ def test_where_stages_have_the_same_work_nothing_wins():
     assert plan.predicted.step_seconds == pytest.approx(least(asked, plan), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_no_stage_holds_more_than_there_is():
     """With all the memory the last stage holds 2.115 GiB."""
     asked = problem(60, 2.11, recompute="none")
