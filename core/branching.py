@@ -27,7 +27,7 @@ from partita.simulated import TURNS, captured, fits, foretold, turns
 # Steps that take up to so many times as long are as fast.
 SAME = 1.001
 # Chains in other orders of the blocks that by the formula take up to so many times as long as the best are looked at.
-NEAR = 1.05
+NEAR = 1.1
 # Answers of the search that are simulated, and the orders that the fastest of them is simulated in: by the graph, with
 # more micro-batches in flight where transfers have to hide, and as a chain.
 MOST, GRAPH = 4, "kfkb"
