@@ -17,6 +17,14 @@ def within(small, large):
 
 
 @compiled
+def wider(array, rows):
+    """The array with zeros behind it, to so many rows."""
+    found = np.zeros((rows, *array.shape[1:]), array.dtype)
+    found[: array.shape[0]] = array
+    return found
+
+
+@compiled
 def grow(sources, most):
     """All ideals [found, words], the smaller ones first, and whether that were all: it stops at ``most``.
 
@@ -25,7 +33,9 @@ def grow(sources, most):
     """
     nodes, words = sources.shape
     masks = np.zeros((min(most, 1024), words), np.uint64)
-    largest = np.full(masks.shape[0], -1, np.int64)
+    # The first has no node: any is larger.
+    largest = np.zeros(masks.shape[0], np.int64)
+    largest[0] = -1
     found = 1
     done = 0
     while done < found:
@@ -40,12 +50,8 @@ def grow(sources, most):
             if found == most:
                 return masks[:found], False
             if found == masks.shape[0]:
-                wider = np.zeros((min(most, 2 * found), words), np.uint64)
-                wider[:found] = masks
-                masks = wider
-                numbers = np.full(masks.shape[0], -1, np.int64)
-                numbers[:found] = largest
-                largest = numbers
+                rows = min(most, 2 * found)
+                masks, largest = wider(masks, rows), wider(largest, rows)
             masks[found] = masks[done]
             masks[found, node // 64] |= np.uint64(1) << np.uint64(node % 64)
             largest[found] = node

@@ -78,11 +78,17 @@ def packed(rows: NDArray[np.bool_]) -> NDArray[np.uint64]:
 
 def ideals(nodes: int, edges: Sequence[tuple[int, int]], most: int = MOST) -> Ideals:
     """All ideals of a graph whose edges lead to larger numbers; a sample where there are more than ``most``."""
+    found = all_ideals(nodes, edges, most)
+    return sample(nodes, edges) if found is None else found
+
+
+def all_ideals(nodes: int, edges: Sequence[tuple[int, int]], most: int) -> Ideals | None:
+    """The same; None where there are more than ``most``."""
     sources = np.zeros((nodes, nodes), np.bool_)
     for source, target in edges:
         sources[target, source] = True
     masks, finished = grow(packed(sources), most)
-    return Ideals(nodes, masks, True) if finished else sample(nodes, edges)
+    return Ideals(nodes, masks, True) if finished else None
 
 
 def rising(nodes: int, edges: Sequence[tuple[int, int]]) -> Iterator[Ideals]:

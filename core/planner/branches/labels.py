@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from partita.planner.bits import wider, within
 from partita.planner.joint.compiled import compiled
 
 # How a search of labels ends: at stages of all blocks, with none left, or at its limit.
@@ -12,14 +13,6 @@ FOUND, NONE, STOPPED = 0, 1, 2
 WANTED = 8
 # A label's columns: the label before, its set, how many units its stages have, and the shape of the last of them.
 BEFORE, SET, UNIT, SHAPE = 0, 1, 2, 3
-
-
-@compiled
-def wider(array, rows):
-    """The array with room for more rows."""
-    found = np.zeros((rows, *array.shape[1:]), array.dtype)
-    found[: array.shape[0]] = array
-    return found
 
 
 @compiled
@@ -75,6 +68,42 @@ def alike(old, new, alive, ports, nodes):
 
 
 @compiled
+def thinned(
+    first, end, after, made, slack, maker, rest, ends, new_made, new_slack, new_maker, new_rest, y, alive, ports, nodes,
+    times,
+):  # fmt: skip
+    """Whether a label of the same set and units is as good as the new one in everything, and at how many was looked;
+    those to which the new one is so are taken out of the list that begins at ``first[end]``."""
+    seen, other, prior = 0, first[end], -1
+    while other >= 0:
+        seen += 1
+        better, worse = ends[other] <= y, ends[other] >= y
+        # What comes once a step leaves less to those behind.
+        over = abs(ends[other] - y) / times
+        for at in range(alive):
+            if not better and not worse:
+                break
+            better = better and made[other, at] <= new_made[at]
+            better = better and slack[other, at] - over >= new_slack[at]
+            better = better and rest[other, at] >= new_rest[at]
+            worse = worse and made[other, at] >= new_made[at]
+            worse = worse and slack[other, at] <= new_slack[at] - over
+            worse = worse and rest[other, at] <= new_rest[at]
+        if (better or worse) and not alike(maker[other], new_maker, alive, ports, nodes):
+            better = worse = False
+        if better:
+            return True, seen
+        if not worse:
+            prior = other
+        elif prior < 0:
+            first[end] = after[other]
+        else:
+            after[prior] = after[other]
+        other = after[other]
+    return False, seen
+
+
+@compiled
 def extended(
     masks, seconds, forward, backward, size, sync, sloped, slopes, base_bytes, base_sync, room, temporary, having,
     beyond, beyond_having, units, prices_of, ports, nodes, live, alive, begins, readers, moved, latency, directions,
@@ -111,12 +140,7 @@ def extended(
             place[live[i, at]] = at
         several = 0
         for j in range(i + 1, sets):
-            inside = True
-            for word in range(masks.shape[1]):
-                if masks[i, word] & ~masks[j, word]:
-                    inside = False
-                    break
-            if inside:
+            if within(masks[i], masks[j]):
                 larger[several] = j
                 several += 1
         looked += (sets - i) // 4
@@ -152,6 +176,7 @@ def extended(
                             both = nodes[source // all_units, source % all_units] | nodes[shape, q]
                             crosses = 1 if both & (both - 1) else 0
                             sent = moved[crosses, value, ports[source // all_units], ports[shape]]
+                            # The first value of a stage brings the latency of the messages that all of its are in.
                             known = False
                             for one in range(reading):
                                 known = known or origin[one] == source
@@ -221,57 +246,25 @@ def extended(
                                     break
                             if not good or (not last and not begins[j] and earliest + behind + y >= below):
                                 continue
-                            other, prior, beaten = first[j, end], -1, False
-                            while other >= 0 and not last:
-                                looked += 1
-                                better, worse = ends[other] <= y, ends[other] >= y
-                                # What comes once a step leaves less to those behind.
-                                over = abs(ends[other] - y) / times
-                                for at in range(alive[j]):
-                                    if not better and not worse:
-                                        break
-                                    better = better and made[other, at] <= new_made[at]
-                                    better = better and slack[other, at] - over >= new_slack[at]
-                                    better = better and rest[other, at] >= new_rest[at]
-                                    worse = worse and made[other, at] >= new_made[at]
-                                    worse = worse and slack[other, at] <= new_slack[at] - over
-                                    worse = worse and rest[other, at] <= new_rest[at]
-                                if (better or worse) and not alike(maker[other], new_maker, alive[j], ports, nodes):
-                                    better = worse = False
-                                following = after[other]
-                                if better:
-                                    beaten = True
-                                    break
-                                if not worse:
-                                    prior = other
-                                elif prior < 0:
-                                    first[j, end] = following
-                                else:
-                                    after[prior] = following
-                                other = following
+                            beaten = False
+                            if not last:
+                                beaten, seen = thinned(
+                                    first[j], end, after, made, slack, maker, rest, ends, new_made, new_slack,
+                                    new_maker, new_rest, y, alive[j], ports, nodes, times,
+                                )  # fmt: skip
+                                looked += seen
                             if beaten:
                                 continue
                             if count == took.shape[0]:
                                 if 2 * count > most:
                                     return STOPPED, whole[:wholes], whole_seconds[:wholes], numbers[:count], looked
-                                numbers, made, slack = (
-                                    wider(numbers, 2 * count),
-                                    wider(made, 2 * count),
-                                    wider(slack, 2 * count),
-                                )
-                                maker, rest, took = (
-                                    wider(maker, 2 * count),
-                                    wider(rest, 2 * count),
-                                    wider(took, 2 * count),
-                                )
-                                ends, after = wider(ends, 2 * count), wider(after, 2 * count)
+                                rows = 2 * count
+                                numbers, took, ends = wider(numbers, rows), wider(took, rows), wider(ends, rows)
+                                made, slack, after = wider(made, rows), wider(slack, rows), wider(after, rows)
+                                maker, rest = wider(maker, rows), wider(rest, rows)
                             numbers[count] = label, j, end, shape
-                            made[count], slack[count], maker[count], rest[count] = (
-                                new_made,
-                                new_slack,
-                                new_maker,
-                                new_rest,
-                            )
+                            made[count], slack[count] = new_made, new_slack
+                            maker[count], rest[count] = new_maker, new_rest
                             took[count], ends[count] = max(took[label], e + c * p), y
                             count += 1
                             if last:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from math import inf
 
 import numpy as np
@@ -25,9 +26,10 @@ from partita.planner.branches.labels import BEFORE, SET, SHAPE, UNIT, extended
 from partita.planner.branches.sets import Sets
 from partita.planner.branches.traffic import Traffic
 from partita.planner.ideals import packed
-from partita.planner.joint.boundary import boundary_share, shared_share
+from partita.planner.joint.boundary import shares
 from partita.planner.joint.rows import slopes
 from partita.planner.joint.space import Family
+from partita.planner.joint.stage_ways import Place, Places
 from partita.planner.joint.table import JointTable
 
 Array = NDArray[np.float64]
@@ -43,6 +45,20 @@ class Candidate:
 
     seconds: float
     stages: tuple[tuple[tuple[int, ...], int, int], ...]
+
+    @property
+    def blocks(self) -> list[int]:
+        """All blocks in a list of which the stages are runs."""
+        return [block for blocks, _, _ in self.stages for block in blocks]
+
+    @property
+    def places(self) -> Places:
+        """The stages as runs of this list."""
+        stops = accumulate(len(blocks) for blocks, _, _ in self.stages)
+        return tuple(
+            Place(stop - len(blocks), stop, unit, shape)
+            for stop, (blocks, unit, shape) in zip(stops, self.stages, strict=True)
+        )
 
 
 class Proof:
@@ -75,7 +91,8 @@ class Proof:
         outcome, found, seconds, numbers, work = extended(
             self.sets.ideals.masks, *self._sums, *sized, prices.base_bytes, prices.base_sync, table.room,
             *self._temporary, beyond, having, table.units.astype(np.int64), table.prices_of.astype(np.int64),
-            *self._places, live, alive, self.sets.begins, packed(self.sets.readers), *self._moved, *self._ahead,
+            table.port.astype(np.int64), self._nodes, live, alive, self.sets.begins, self.sets.readers, *self._moved,
+            *self._ahead,
             self._least_sync, held, ahead, below, table.micro_batches, below * grid, most,
         )  # fmt: skip
         candidates: dict[object, Candidate] = {}
@@ -158,37 +175,28 @@ class Proof:
         return _levels(np.where(self._tight(size)[:, :, None], more, 0.0))
 
     @cached_property
-    def _places(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """[K]: a number for each (dp, width); [K, U]: the nodes of a stage as bits."""
-        ports = list(dict.fromkeys(self._ports))
+    def _nodes(self) -> NDArray[np.int64]:
+        """[K, U]: the nodes of a stage as bits."""
         nodes = np.zeros(self.table.prices_of.shape, np.int64)
         for shape, unit in np.argwhere(self.table.prices_of >= 0).tolist():
             for node in self._traffic.nodes(unit, shape):
                 nodes[shape, unit] |= 1 << node
-        return np.array([ports.index(port) for port in self._ports], np.int64), nodes
+        return nodes
 
     @cached_property
     def _moved(self) -> tuple[Array, Array, NDArray[np.int64]]:
         """[2, values, P, P]: seconds of a value and of its gradient between ports, inside a node and between nodes;
         [2]: the latency of a message; and [values]: how many messages there are, with the gradient's."""
-        ports = list(dict.fromkeys(self._ports))
-        share = np.array([[boundary_share(*one, *other) for other in ports] for one in ports])
-        times = np.array([[shared_share(one[1], other[1]) for other in ports] for one in ports])
-        ratio, (latency, per_byte) = (
-            self._traffic.samples / self.sets.pricing.problem.graph.samples,
-            self._traffic.links,
-        )
+        share, times = shares(self.family.ports)
+        ratio = self._traffic.samples / self.sets.pricing.problem.graph.samples
+        latency, per_byte = self._traffic.links
         size = [
             value.forward.of(ratio * share, times) + value.backward.of(ratio * share.T, times.T)
             for value in self.sets.values
         ]  # fmt: skip
-        sizes = np.array(size).reshape(len(size), len(ports), len(ports))
+        sizes = np.array(size).reshape(len(size), *share.shape)
         messages = [1 + (value.backward.growing + value.backward.shared > 0) for value in self.sets.values]
         return per_byte[:, None, None, None] * sizes, latency, np.array(messages, np.int64)
-
-    @cached_property
-    def _ports(self) -> list[tuple[int, int]]:
-        return [(shape.dp, shape.width) for shape in self.family.shapes]
 
     @cached_property
     def _traffic(self) -> Traffic:

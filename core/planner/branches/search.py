@@ -4,8 +4,8 @@ For each way to deal out devices and each number of micro-batches c the programm
 limit of the slowest stage; the limit falls from answer to answer, as GraphPipe's bisection does, until none can be
 better. What is compared is the sharper formula on the graph (``formula``). From the best of them, and from the best
 chains, a climb goes on in small steps. Stages are runs of a list of the blocks: the programme's is branch by branch,
-chains and climbs have some others, too (``orders``). How much better stages
-may be is proven as far as little work goes (``proving``), which finds some of them, too.
+chains and climbs have some others, too (``orders``). How much better any stages may be is proven as far as little work
+goes (``proving``); candidates that come up there are looked at, too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import accumulate
 from math import inf
 
 from partita.cost.alike import alike
@@ -38,7 +37,7 @@ from partita.planner.joint.rows import Row, base
 from partita.planner.joint.search import STOPS, Found, is_stop
 from partita.planner.joint.sharp import Turns
 from partita.planner.joint.space import Family
-from partita.planner.joint.stage_ways import Place, Places, StageWays
+from partita.planner.joint.stage_ways import Places, StageWays, places_of
 
 # A limit falls at least by so much from answer to answer.
 STEP = 2e-3
@@ -62,8 +61,7 @@ Start = tuple[Family, int, Places]
 
 
 def _start(answer: Answer) -> Start:
-    places = tuple(Place(one.start, one.stop, one.unit, one.shape) for one in answer.found.stages)
-    return answer.family, answer.table.micro_batches, places
+    return answer.family, answer.table.micro_batches, places_of(answer.found.stages)
 
 
 class GraphSearch:
@@ -339,8 +337,8 @@ def _proven(found: _Ends, whole: GraphSearch, below: float, work: int) -> float:
     best = min([below, *(one[0] for one in found.values())])
     if best == inf or time.monotonic() > whole.deadline:
         return whole.bound_seconds
-    sets = Sets(whole.pricing, SETS)
-    if not sets.ideals.complete:
+    sets = Sets.of(whole.pricing, SETS)
+    if sets is None:
         return whole.bound_seconds
     judged = 0
 
@@ -348,14 +346,7 @@ def _proven(found: _Ends, whole: GraphSearch, below: float, work: int) -> float:
         nonlocal judged
         judged += 1
         if judged <= JUDGED:
-            sizes = [len(blocks) for blocks, _, _ in candidate.stages]
-            stops = list(accumulate(sizes))
-            places = tuple(
-                Place(stop - size, stop, unit, shape)
-                for stop, size, (_, unit, shape) in zip(stops, sizes, candidate.stages, strict=True)
-            )
-            order = [block for blocks, _, _ in candidate.stages for block in blocks]
-            _gather(found, whole.among(order, (family, count, places)), below)
+            _gather(found, whole.among(candidate.blocks, (family, count, candidate.places)), below)
         return min([below, *(one[0] for one in found.values())])
 
     try:

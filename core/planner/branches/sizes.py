@@ -20,7 +20,7 @@ from partita.planner.joint.engine import TIE, Answer
 from partita.planner.joint.price import Pricing
 from partita.planner.joint.rows import Row, base
 from partita.planner.joint.sharp import Moved, Turns
-from partita.planner.joint.stage_ways import Place, Places, StageWays
+from partita.planner.joint.stage_ways import Places, StageWays, places_of
 from partita.planner.joint.table import Chosen, JointTable
 from partita.schedules import Schedule, Turn, in_flight
 
@@ -84,7 +84,7 @@ class Sizes:
 
     @cached_property
     def places(self) -> Places:
-        return tuple(Place(one.start, one.stop, one.unit, one.shape) for one in self.answer.found.stages)
+        return places_of(self.answer.found.stages)
 
     @cached_property
     def edges(self) -> tuple[tuple[int, int], ...]:

@@ -13,7 +13,7 @@ from partita.graph.edges import block_edges
 from partita.planner.joint.boundary import boundary_bytes, boundary_share
 from partita.planner.joint.price import Pricing
 from partita.planner.joint.sharp import Moved
-from partita.planner.joint.space import Family, Shape
+from partita.planner.joint.space import Family
 from partita.planner.joint.stage_ways import Places
 
 # Of the edges (maker, reader) of stages: seconds forward and backward of each, and those between nodes.
@@ -85,7 +85,7 @@ class Traffic:
     @cached_property
     def own_share(self) -> np.ndarray:
         """[K]: the part of a turn's samples that a device sends to a stage of its own shape."""
-        ports = [_port(shape) for shape in self.family.shapes]
+        ports = [shape.port for shape in self.family.shapes]
         return np.array([boundary_share(*port, *port) for port in ports])
 
     def moved(self, places: Places) -> Traffics:
@@ -111,7 +111,7 @@ class Traffic:
         found = {}
         for maker, reader in sorted(sent):
             crosses = int((maker, reader) in far)
-            ports = [_port(self.family.shapes[places[stage].shape]) for stage in (maker, reader)]
+            ports = [self.family.shapes[places[stage].shape].port for stage in (maker, reader)]
             down, up = sent[maker, reader]
             one, two = boundary_bytes(down, ratio, *ports), boundary_bytes(up, ratio, *reversed(ports))
             found[maker, reader] = (
@@ -124,7 +124,3 @@ class Traffic:
         """The nodes that a stage of a shape is on from a unit on."""
         first = self.pricing.first + unit * self.family.unit
         return set(self.pricing.cluster.node_of[first : first + self.family.shapes[shape].devices])
-
-
-def _port(shape: Shape) -> tuple[int, int]:
-    return shape.dp, shape.width

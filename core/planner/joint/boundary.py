@@ -6,8 +6,11 @@ gets them once, and the devices that have them send in turn.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from math import gcd, lcm
+
+import numpy as np
 
 from partita.cost.samples import Amount
 from partita.spacetime.views import overlaps, run_arriving
@@ -53,6 +56,14 @@ def boundary_share(dp: int, tp: int, other_dp: int, other_tp: int) -> float:
 def shared_share(tp: int, other_tp: int) -> float:
     """The same of a value that all samples share: of each copy one of the other stage's has it whole."""
     return boundary_share(1, tp, 1, other_tp)
+
+
+def shares(ports: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+    """[P, P] each, from port to port: ``boundary_share`` and ``shared_share``."""
+    return (
+        np.array([[boundary_share(*one, *other) for other in ports] for one in ports]),
+        np.array([[shared_share(one[1], other[1]) for other in ports] for one in ports]),
+    )
 
 
 def boundary_bytes(size: Amount, ratio: float, port: tuple[int, int], other: tuple[int, int]) -> float:

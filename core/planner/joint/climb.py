@@ -16,7 +16,7 @@ from partita.planner.joint.formula import fits
 from partita.planner.joint.neighbours import Neighbours
 from partita.planner.joint.rows import Row, base
 from partita.planner.joint.sharp import Turns, pipeline_seconds, sharp_seconds
-from partita.planner.joint.stage_ways import TIE, Place, Places, StageWays
+from partita.planner.joint.stage_ways import TIE, Places, StageWays, places_of
 from partita.planner.joint.table import Chosen, JointTable
 from partita.planner.joint.tidy import tidied
 
@@ -38,7 +38,7 @@ def sharpest(table: JointTable, stages: Sequence[Chosen], depths: Sequence[int],
     depth, none for one at which the stages that a climb begins with don't fit."""
     found: list[Climbed] = []
     bases, rows = base(table.prices), dict[tuple[int, int, int, bool], Row]()
-    places = tuple(Place(one.start, one.stop, one.unit, one.shape) for one in stages)
+    places = places_of(stages)
     for depth in depths:
         # A step takes no less than the turns of its slowest stage.
         deep = replace(table, schedule="1f1b", depth=depth)

@@ -14,7 +14,7 @@ from partita.cost.crossing import Crossing, crossing
 from partita.cost.precision import compute_dtype
 from partita.errors import divisors
 from partita.graph.model import ITEM_BYTES
-from partita.planner.joint.boundary import boundary_share, shared_share
+from partita.planner.joint.boundary import shares
 from partita.planner.joint.held import holding
 from partita.planner.joint.kinds import Kinds
 from partita.planner.joint.manner import Manner
@@ -95,12 +95,12 @@ class Pricing:
         """The table of a family for that many micro-batches."""
         where, samples = self.places(family), self.problem.global_batch // micro_batches
         fits = np.array([self._divides(samples, shape.dp) for shape in family.shapes])
-        ports = tuple(dict.fromkeys((shape.dp, shape.width) for shape in family.shapes))
+        ports = family.ports
         forward, backward = self._transfers(ports, samples)
         table = JointTable(
             prices=self.prices(family, micro_batches),
             units=np.array([shape.devices // family.unit for shape in family.shapes]),
-            port=np.array([ports.index((shape.dp, shape.width)) for shape in family.shapes]),
+            port=np.array([ports.index(shape.port) for shape in family.shapes]),
             prices_of=np.where(fits[:, None], where.of, -1),
             crosses=where.crosses,
             transfer_forward=forward,
@@ -158,8 +158,7 @@ class Pricing:
         latency = np.array([link.latency_seconds for link in links])[:, None, None, None]
         speed = np.array([link.reached_bytes_per_second for link in links])[:, None, None, None]
         found = []
-        share = np.array([[boundary_share(*one, *other) for other in ports] for one in ports])
-        times = np.array([[shared_share(one[1], other[1]) for other in ports] for one in ports])
+        share, times = shares(ports)
         for sizes, part, each in ((self.crossing.forward, share, times), (self.crossing.backward, share.T, times.T)):
             size = sizes[:, None, None].of(ratio * part, each)
             found.append((size > 0) * latency + size / speed)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -57,6 +58,11 @@ class Shape:
         return self.dp * self.width
 
     @property
+    def port(self) -> tuple[int, int]:
+        """What a transfer to or from a stage asks of it: its copies, and the devices of each."""
+        return self.dp, self.width
+
+    @property
     def axes(self) -> tuple[tuple[str, int], ...]:
         """Its axes of space, major first."""
         other = ((axis.name, axis.size) for axis in self.manner.space)
@@ -102,6 +108,11 @@ class Family:
     options: tuple[Option, ...]
     stages: int | None = None
     tied: tuple[int, Form] | None = None
+
+    @cached_property
+    def ports(self) -> tuple[tuple[int, int], ...]:
+        """All of shapes that a transfer between stages asks, (dp, width), each once."""
+        return tuple(dict.fromkeys(shape.port for shape in self.shapes))
 
     @property
     def most_stages(self) -> int:

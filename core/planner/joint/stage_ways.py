@@ -29,6 +29,13 @@ class Place(NamedTuple):
 
 
 Places = tuple[Place, ...]
+
+
+def places_of(stages: Sequence[Chosen]) -> Places:
+    """Stages without their options."""
+    return tuple(Place(one.start, one.stop, one.unit, one.shape) for one in stages)
+
+
 # Seconds, and the label of the row that they are from; None: they are the base path's.
 Way = tuple[Turns, np.ndarray | None]
 

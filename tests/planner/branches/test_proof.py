@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
 from math import inf
 
 import numpy as np
@@ -21,7 +20,6 @@ from partita.planner.joint.engine import Engine
 from partita.planner.joint.plan import solve
 from partita.planner.joint.price import Pricing
 from partita.planner.joint.sharp import path_seconds
-from partita.planner.joint.stage_ways import Place
 from tests.planner.branches.dags import SMALL, drawn
 
 SECONDS = st.floats(0.01, 10)
@@ -46,7 +44,7 @@ def test_the_longest_path_behind_is_the_last_that_the_formula_lets_through(forwa
 
 @pytest.mark.parametrize("seed", [2, 3, 4, 5])
 def test_live_values_are_made_inside_and_read_outside(seed):
-    sets = Sets(pricing(seed), 1000)
+    sets = Sets.of(pricing(seed), 1000)
     live, count = sets.live
     for row, inside in enumerate(unpacked(sets.ideals.masks, sets.ideals.nodes)):
         expected = [
@@ -63,7 +61,7 @@ def test_candidates_are_stages_and_none_is_under_the_bound(seed):
     problem = drawn(seed, (5, 9), SMALL)
     solved = solve(problem)
     (found, *_) = branched(solved, inf, 1, list(relisted(solved, inf)))
-    sets = Sets(solved.engine.pricing, 1000)
+    sets = Sets.of(solved.engine.pricing, 1000)
     whole = GraphSearch(Engine(solved.engine.pricing), (), inf)
     several = 0
     for least, family, count in whole.tables:
@@ -75,22 +73,17 @@ def test_candidates_are_stages_and_none_is_under_the_bound(seed):
         _, candidates, _ = proof.find(0, 1.2 * found.best.seconds, 100_000, 1e-4)
         assert len({candidate.stages for candidate in candidates}) == len(candidates)
         for candidate in candidates:
-            order = [block for blocks, _, _ in candidate.stages for block in blocks]
-            assert sorted(order) == list(range(len(problem.graph.blocks)))
-            stops = list(accumulate(len(blocks) for blocks, _, _ in candidate.stages))
-            places = tuple(
-                Place(stop - len(blocks), stop, unit, shape)
-                for stop, (blocks, unit, shape) in zip(stops, candidate.stages, strict=True)
-            )
-            start = family, count, places
-            took = min(table.seconds(places) for table in whole.among(order, start).tables_of(family, count, inf))
+            assert sorted(candidate.blocks) == list(range(len(problem.graph.blocks)))
+            start = family, count, candidate.places
+            tables = whole.among(candidate.blocks, start).tables_of(*start[:2], inf)
+            took = min(table.seconds(candidate.places) for table in tables)
             assert took >= found.searched.bound_seconds
             several += took < inf
     assert several
 
 
 def test_without_work_the_bound_is_that_of_the_tables():
-    sets = Sets(pricing(6), 1000)
+    sets = Sets.of(pricing(6), 1000)
     tables = GraphSearch(Engine(sets.pricing), (), inf).tables
     assert Prover(sets, tables, 0, inf).bound(1.0, lambda *_: inf) == pytest.approx(min(tables[0][0], 0.995))
     assert np.isfinite(tables[0][0])
