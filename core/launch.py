@@ -2,6 +2,10 @@
 
 Each rank leads a process group of its own, so that what it started (the workers of a data loader, say) ends with it,
 even where the rank itself was killed. The price: ranks read nothing from the terminal.
+
+A user's own script runs in processes that know nothing of each other (``run_ranks``): what it sets before it imports
+torch must hold. Ranks that run Partita's own code are forked from one process, which has imported and computed what
+they have in common (``run_forked``, and ``forked.py`` for that process).
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from typing import Protocol
 
 from partita.errors import PartitaError
 
@@ -22,7 +27,22 @@ END_SECONDS = 5.0
 # The rank that ends first is blamed. Its peers notice within some hundredths of a second.
 LOOK_SECONDS = 0.02
 
-Processes = Sequence[subprocess.Popen[bytes]]
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+NVIDIA = "/dev/nvidia0"
+
+
+class Process(Protocol):
+    """A child of this process, as ``subprocess.Popen`` has it: a status below 0 is a signal's."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self) -> int: ...
+
+
+Processes = Sequence[Process]
 
 
 def run_ranks(command: Sequence[str], ranks: int, environment: Mapping[str, str]) -> int:
@@ -32,34 +52,78 @@ def run_ranks(command: Sequence[str], ranks: int, environment: Mapping[str, str]
     after SIGTERM and 129 after SIGHUP. SIGINT is raised as KeyboardInterrupt, once the ranks have ended. In none of
     these cases is a process left behind.
     """
-    shared = {**environment, "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1"}
-    shared["MASTER_PORT"] = str(_free_port())
-    processes: list[subprocess.Popen[bytes]] = []
-    with _signals() as received:
+    shared = {**environment, **job(ranks)}
+    with signals() as received:
+        processes: list[subprocess.Popen[bytes]] = []
         try:
             for rank in range(ranks):
-                own = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+                own = {**shared, **place(rank)}
                 processes.append(subprocess.Popen(list(command), env=own, stdin=subprocess.DEVNULL, process_group=0))
-            status = _wait(processes, received)
+            status = watch(processes, received)
         except BaseException:
-            _end(processes)
+            end(processes)
             raise
-        if status:
-            _end(processes)
     if signal.SIGINT in received:
         raise KeyboardInterrupt
     return status
 
 
+def run_forked(module: str, words: Sequence[str], ranks: int, environment: Mapping[str, str]) -> int:
+    """As ``run_ranks`` of ``python -m MODULE WORDS``; what all ranks have in common is done once, and they are forked.
+
+    ``MODULE.begin(words)`` does what is the same on every rank, and returns what a rank does. Where a process that has
+    imported torch can't be forked, each rank begins by itself. No rank outlives this process, whatever ends it.
+    """
+    if not forkable():
+        return run_ranks([sys.executable, "-m", module, *words], ranks, environment)
+    command = [sys.executable, "-m", "partita.forked", str(ranks), module, *words]
+    # Threads that compute would be missing in a process that is forked: ranks say how many they want.
+    own = {**environment, "OMP_NUM_THREADS": "1"}
+    with signals() as received:
+        # It tells the ranks itself: nothing that the terminal sends reaches it.
+        parent = subprocess.Popen(command, env=own, stdin=subprocess.DEVNULL, process_group=0)
+        while parent.poll() is None and not received:
+            time.sleep(LOOK_SECONDS)
+        if received:
+            parent.send_signal(received[0])
+        status = parent.wait()
+    if signal.SIGINT in received:
+        raise KeyboardInterrupt
+    if received:
+        return 128 + received[0]
+    if status < 0:
+        how = signal.Signals(-status).name
+        print(f"partita: the process that forks the ranks was killed by {how}, they ended with it", file=sys.stderr)
+    return status if status >= 0 else 1
+
+
+def forkable() -> bool:
+    """CUDA that has been asked anything doesn't survive a fork, and imports ask it; nor do macOS's libraries."""
+    return sys.platform == "linux" and not os.path.exists(NVIDIA)
+
+
+def job(ranks: int) -> dict[str, str]:
+    """The variables of all ranks by which torch.distributed finds the others."""
+    count = str(ranks)
+    return {
+        "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())
+    }  # fmt: skip
+
+
+def place(rank: int) -> dict[str, str]:
+    """The variables of one rank."""
+    return {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+
+
 @contextmanager
-def _signals() -> Iterator[list[int]]:
+def signals() -> Iterator[list[int]]:
     """The signals that ask this process to end, in the order in which they came; they interrupt nothing.
 
     An exception out of a handler could come between the start of a rank and its entry in the list, or while ranks are
     being ended. What the process ignores (SIGHUP under nohup) it goes on to ignore.
     """
     received: list[int] = []
-    asked = [number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if _heeded(number)]
+    asked = heeded()
     before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in asked}
     try:
         yield received
@@ -68,8 +132,17 @@ def _signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _heeded(number: signal.Signals) -> bool:
-    return signal.getsignal(number) not in (signal.SIG_IGN, None)
+def heeded() -> list[signal.Signals]:
+    """Of the signals that ask a process to end, those that this one doesn't ignore."""
+    return [number for number in ENDING if signal.getsignal(number) not in (signal.SIG_IGN, None)]
+
+
+def watch(processes: Processes, received: Sequence[int]) -> int:
+    """Until all ranks have ended: 0; or one has failed, or this process received a signal: then all are ended."""
+    status = _wait(processes, received)
+    if status:
+        end(processes)
+    return status
 
 
 def _wait(processes: Processes, received: Sequence[int]) -> int:
@@ -90,7 +163,7 @@ def _wait(processes: Processes, received: Sequence[int]) -> int:
     return 128 + received[0]
 
 
-def _end(processes: Processes) -> None:
+def end(processes: Processes) -> None:
     """Ask every rank, and what it started, to end; after a while they are killed."""
     _send(processes, signal.SIGTERM)
     deadline = time.monotonic() + END_SECONDS
@@ -135,6 +208,6 @@ def _free_port() -> int:
 def quiet_environment() -> dict[str, str]:
     """Of children: one thread a rank unless told otherwise, no start-up chatter of the frameworks."""
     quiet = {"OMP_NUM_THREADS": "1", "DEEPSPEED_LOG_LEVEL": "error", "PYTHONWARNINGS": "ignore"}
-    if not os.path.exists("/dev/nvidia0"):
+    if not os.path.exists(NVIDIA):
         quiet["DS_ACCELERATOR"] = "cpu"
     return {**quiet, **os.environ}

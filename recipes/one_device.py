@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 
 import torch
 
@@ -45,7 +46,7 @@ if __name__ == "__main__":
     parser.add_argument("--seq", type=int)
     for name, kind in (("steps", int), ("global-batch", int), ("learning-rate", float), ("seed", int)):
         parser.add_argument(f"--{name}", type=kind, required=True)
-    recipe, files, given = parse(parser, "Train a recipe on one device.")
+    recipe, files, given = parse(parser, "Train a recipe on one device.", sys.argv[1:])
     work = recipe.workload(given.model, seq=given.seq, dtype=torch.float32, seed=given.seed, files=files)
     losses = losses_on_one_device(
         work, steps=given.steps, global_batch=given.global_batch, learning_rate=given.learning_rate, seed=given.seed

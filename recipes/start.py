@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from partita.launch import quiet_environment, run_ranks
+from partita.launch import quiet_environment, run_forked, run_ranks
 from partita.plan import Plan, save_plan
 from partita.recipes.compare import compare
 from partita.recipes.recipe import Files
@@ -27,13 +27,10 @@ def start_ranks(name: str, plan: Plan, words: Sequence[str], folder: Path, check
     """Train the plan, leaving the losses in the folder; the exit status of the ranks."""
     save_plan(plan, folder / "plan.json")
     ranks = max(plan.devices) + 1
-    command = [
-        sys.executable, "-m", "partita.recipes.train", name, "--plan", str(folder / "plan.json"),
-        "--losses", str(folder / PLANNED), *words,
-    ]  # fmt: skip
-    command += ["--checkpoint", str(checkpoint)] if checkpoint else []
+    words = [name, "--plan", str(folder / "plan.json"), "--losses", str(folder / PLANNED), *words]
+    words += ["--checkpoint", str(checkpoint)] if checkpoint else []
     print(f"\nstarting {ranks} ranks (importing torch and DeepSpeed takes a while)", flush=True)
-    return run_ranks(command, ranks, quiet_environment())
+    return run_forked("partita.recipes.train", words, ranks, quiet_environment())
 
 
 def start_one_device(name: str, plan: Plan, words: Sequence[str], folder: Path) -> int:

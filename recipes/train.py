@@ -3,7 +3,8 @@
     torchrun --nproc_per_node 4 -m partita.recipes.train gpt3-tiny --plan plan.json
 
 Read it as an example. The model is the plain one and the optimizer is torch's; ``lower_model`` and what ``trainer``
-does for the plan's target are all that Partita needs.
+does for the plan's target are all that Partita needs. ``begin`` is what is the same on every rank: ``partita run`` does
+it once and forks the ranks, torchrun in each of them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -21,16 +23,17 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from partita.adapters.deepspeed.initialize import initialize
+from partita.adapters.megatron import layers
 from partita.adapters.torch.checkpoint import save_checkpoint
 from partita.adapters.torch.engine import TorchEngine, optimizers
 from partita.adapters.torch.prepare import DTYPES, Lowered, lower_model, prepare, realiser
 from partita.adapters.torch.resume import load_checkpoint
-from partita.errors import PartitaError
 from partita.files import write_text
+from partita.forked import as_rank
 from partita.plan import Plan, load_plan
 from partita.recipes.arguments import parse
 from partita.recipes.check import check_model
-from partita.recipes.recipe import Files, TrainedRecipe
+from partita.recipes.recipe import TrainedRecipe, Workload
 from partita.spacetime.program import Share
 
 
@@ -91,10 +94,20 @@ def micro_batches(batch: Mapping[str, Tensor], share: Share, copy: int) -> Itera
         yield {name: tensor[start:stop] for name, tensor in batch.items()}
 
 
-def train(recipe: TrainedRecipe, files: Files, given: argparse.Namespace) -> None:
+def begin(words: Sequence[str]) -> Callable[[], None]:
+    """Read the command line, the plan and the data, capture the model and lower the plan; what a rank does then."""
+    recipe, files, given = parse(options(), "Train a recipe with a plan.", words)
     plan = load_plan(given.plan)
     check_model(given.model, plan, given.plan)
     recipe.check(plan, given.plan, files)
+    work = recipe.workload(given.model, seq=plan.seq, dtype=DTYPES[plan.precision], seed=given.seed, files=files)
+    lowered = lower_model(plan, work.model, work.example)
+    if realiser(lowered, plan.target) is layers.realise:
+        layers.require(max(lowered.program.widths))
+    return partial(train, recipe, plan, work, lowered, given)
+
+
+def train(recipe: TrainedRecipe, plan: Plan, work: Workload, lowered: Lowered, given: argparse.Namespace) -> None:
     device = torch.device("cpu")
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
@@ -103,8 +116,6 @@ def train(recipe: TrainedRecipe, files: Files, given: argparse.Namespace) -> Non
         torch.set_num_threads(max(1, (len(os.sched_getaffinity(0))) // int(os.environ["WORLD_SIZE"])))
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
 
-    work = recipe.workload(given.model, seq=plan.seq, dtype=DTYPES[plan.precision], seed=given.seed, files=files)
-    lowered = lower_model(plan, work.model, work.example)
     trained = trainer(plan, lowered, given, device)
 
     share, copy = lowered.program.share(dist.get_rank()), lowered.program.places[dist.get_rank()][0].data
@@ -132,8 +143,4 @@ def train(recipe: TrainedRecipe, files: Files, given: argparse.Namespace) -> Non
 
 
 if __name__ == "__main__":
-    try:
-        train(*parse(options(), "Train a recipe with a plan."))
-    except PartitaError as error:
-        print(f"rank {os.environ.get('RANK', '0')}: {error}", file=sys.stderr, flush=True)
-        sys.exit(error.exit_status)
+    as_rank(lambda: begin(sys.argv[1:])())

@@ -1,4 +1,4 @@
-"""All-reduces between processes of this machine, timed on every rank: one process a rank runs this file.
+"""All-reduces between processes of this machine, timed on every rank.
 
 The median over repeats of the slowest rank; gloo on a host, NCCL between GPUs.
 """
@@ -10,13 +10,15 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from partita.errors import PartitaError
 from partita.files import write_text
-from partita.launch import run_ranks
+from partita.launch import run_forked
 
 SIZES = (2**10, 2**14, 2**18, 2**21, 2**24)
 WARM_UP, REPEATS = 3, 9
@@ -29,15 +31,21 @@ def measure_collectives(devices: int, device: str) -> list[dict[str, Any]]:
     for group in groups:
         with tempfile.TemporaryDirectory(prefix="partita-") as folder:
             path = Path(folder, "rows.json")
-            command = [sys.executable, "-m", "partita.adapters.profile.collectives", str(path), device]
             environment = {**os.environ, "OMP_NUM_THREADS": "1"} if device == "cpu" else dict(os.environ)
-            if run_ranks(command, group, environment):
+            if run_forked("partita.adapters.profile.collectives", [str(path), device], group, environment):
                 raise PartitaError(f"all-reduces between {group} processes failed: see the lines above")
             rows += json.loads(path.read_text())
     return rows
 
 
-def main(path: str, kind: str) -> None:
+def begin(words: Sequence[str]) -> Callable[[], None]:
+    """For ``run_forked``. The words: the file that rank 0 writes, and cpu or cuda."""
+    import torch.distributed  # noqa: F401
+
+    return partial(measure, *words)
+
+
+def measure(path: str, kind: str) -> None:
     """One rank."""
     import torch
     import torch.distributed as dist
@@ -69,4 +77,4 @@ def main(path: str, kind: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    begin(sys.argv[1:])()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -118,9 +117,7 @@ def test_without_scikit_learn(
 
 def test_a_rank_with_the_plan_of_another_model(plans: Path) -> None:
     """As somebody with torchrun starts it: the checks of ``partita run`` are not made before."""
-    from partita.recipes.gpt3.hooks import Gpt3
-    from partita.recipes.train import train
+    from partita.recipes.train import begin
 
-    given = Namespace(model="gpt3-125m", plan=str(plans / "plan.json"))
     with pytest.raises(PlanError, match=r'plan.json: the plan is for "gpt3-tiny", not for "gpt3-125m"'):
-        train(Gpt3(), {"text": None}, given)
+        begin(["gpt3-125m", "--plan", str(plans / "plan.json")])
