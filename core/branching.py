@@ -15,6 +15,7 @@ from partita.plan import Order, Plan, Search, rounded
 from partita.planner.arrangement import arrangement
 from partita.planner.branches import NAME
 from partita.planner.branches.search import GraphSearch, branched, branched_alone, relisted
+from partita.planner.branches.sizes import plan_seconds
 from partita.planner.joint.engine import Answer
 from partita.planner.joint.plan import Solved
 from partita.planner.joint.price import Pricing
@@ -28,13 +29,19 @@ from partita.simulated import TURNS, captured, fits, foretold, turns
 SAME = 1.001
 # Chains in other orders of the blocks that by the formula take up to so many times as long as the best are looked at.
 NEAR = 1.1
-# Answers of the search that are simulated, and the orders that the fastest of them is simulated in: by the graph, with
+# Answers of the search that are simulated, and the orders in which they are played, turn by turn: by the graph, with
 # more micro-batches in flight where transfers have to hide, and as a chain.
 MOST, GRAPH = 4, "kfkb"
 ORDERS: tuple[tuple[str, Mapping[str, int]], ...] = (
     ("kfkb", {"k": 1, "depth": 0}), ("kfkb", {"k": 1, "depth": 1}), ("kfkb", {"k": 1, "depth": 2}),
     ("kfkb", {"k": 2, "depth": 0}), ("kfkb", {"k": 4, "depth": 0}), ("1f1b", {"depth": 0}),
 )  # fmt: skip
+# So many of these are simulated, too, that are expected to take up to so many times as long as the fastest so far. What
+# is played so far from the simulation of a plan says nothing of its other orders.
+OTHERS, EXPECTED, APART = 6, 1.01, 0.15
+
+# What a plan is from, and the plan.
+Start = tuple[Solved, Answer, Plan]
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,11 @@ class Beside:
     answer: Answer
     plan: Plan
     said: tuple[str, ...]
+
+    @property
+    def start(self) -> Start:
+        """What other sizes of micro-batches are tried from."""
+        return self.solved, self.answer, self.plan
 
 
 def relistings(solved: Solved, chain: Plan) -> Iterator[Solved]:
@@ -61,13 +73,15 @@ def unproven(solved: Solved, search: Search) -> Search:
 
 
 def beside(
-    problem: Problem, solved: Solved, answer: Answer, chain: Plan, others: Sequence[Solved] = ()
-) -> Beside | None:
+    problem: Problem, solved: Solved, answer: Answer, chain: Plan, others: Sequence[Solved] = (),
+    tried: list[Start] | None = None,
+) -> Beside | None:  # fmt: skip
     """The fastest plan with branches side by side, where the simulation says that it takes less than the best chain, or
     as long and holds less; None where there is none, for a target that has no such order, and where another is held.
 
     Where ``kfkb`` is held, the fastest in that order, be it slower. ``solved``: what the chain's answer is from;
-    ``others``: the same with the blocks in other orders, one of which may be the problem's.
+    ``others``: the same with the blocks in other orders, one of which may be the problem's; ``tried`` gets all that is
+    simulated.
     """
     if not _free(problem):
         return None
@@ -84,19 +98,20 @@ def beside(
         # Out of time, or stopped: there is nobody to wait for more.
         return best
     step = (best.plan if best else chain).predicted.step_seconds
-    found = _fastest(branched(solved, step, MOST, others), problem, step)
+    found = _fastest(branched(solved, step, MOST, others), problem, step, tried if tried is not None else [])
     if found is None:
         return best
     than = _than(chain, found.plan)
     return replace(found, said=(*found.said, than))
 
 
-def alone(pricing: Pricing, deadline: float) -> Beside | None:
-    """The fastest plan with branches side by side of a problem for which no chain of stages fits."""
+def alone(pricing: Pricing, deadline: float, tried: list[Start]) -> Beside | None:
+    """The fastest plan with branches side by side of a problem for which no chain of stages fits; ``tried`` gets all
+    that is simulated."""
     problem = pricing.problem
     if not _free(problem):
         return None
-    return _fastest(branched_alone(pricing, inf, MOST, deadline), problem, inf)
+    return _fastest(branched_alone(pricing, inf, MOST, deadline), problem, inf, tried)
 
 
 def _free(problem: Problem) -> bool:
@@ -104,13 +119,14 @@ def _free(problem: Problem) -> bool:
     return TARGETS[problem.target].graphs and problem.fix.get("schedule") in (None, GRAPH)
 
 
-def _fastest(searches: Sequence[Solved], problem: Problem, step: float) -> Beside | None:
+def _fastest(searches: Sequence[Solved], problem: Problem, step: float, tried: list[Start]) -> Beside | None:
     """The answer and order that simulate fastest, in less than ``step`` seconds."""
-    found: tuple[Solved, Answer, Plan] | None = None
+    found: Start | None = None
     try:
-        for asked, answer, plan in _simulated(searches, problem):
-            if plan.predicted.step_seconds * SAME < step:
-                found, step = (asked, answer, plan), plan.predicted.step_seconds
+        for one in _simulated(searches, problem):
+            tried.append(one)
+            if one[2].predicted.step_seconds * SAME < step:
+                found, step = one, one[2].predicted.step_seconds
     except KeyboardInterrupt:
         # The best so far.
         pass
@@ -145,11 +161,11 @@ def in_graph_order(problem: Problem, plan: Plan) -> tuple[Plan, str] | None:
     return formed, sentence(stages, Forms(formed, plan))
 
 
-def _simulated(searches: Sequence[Solved], problem: Problem) -> Iterator[tuple[Solved, Answer, Plan]]:
+def _simulated(searches: Sequence[Solved], problem: Problem) -> Iterator[Start]:
     """The best answers of the search over graphs of stages, simulated, with as many micro-batches under way as each was
-    found with; and the fastest of them in the other orders."""
-    left, held = TURNS, problem.fix.get("schedule")
-    fastest: tuple[Solved, Graph, Plan] | None = None
+    found with; and in the other orders that are expected to be faster, the fastest first."""
+    left, held, best = TURNS, problem.fix.get("schedule"), inf
+    tried: list[tuple[Solved, Graph, Plan]] = []
     for asked in searches:
         made = in_models_order(problem, asked.plan(asked.best))
         made = replace(made, search=replace(made.search, engine=NAME))
@@ -157,20 +173,41 @@ def _simulated(searches: Sequence[Solved], problem: Problem) -> Iterator[tuple[S
             break
         graph = captured(problem, made)
         plan = _ordered(problem, graph, made, GRAPH, {"k": 1, "depth": asked.best.table.depth})
-        if graph is None or plan is None:
+        if graph is not None and plan is not None:
+            best = min(best, plan.predicted.step_seconds)
+            tried.append((asked, graph, plan))
+            yield asked, asked.best, plan
+    others: list[tuple[float, int, int]] = []
+    for at, (asked, _, plan) in enumerate(tried):
+        expected = _expected(asked, plan, best)
+        others += [(took, at, number) for number, took in expected.items() if held in (None, ORDERS[number][0])]
+    for took, at, number in sorted(others)[:OTHERS]:
+        asked, graph, plan = tried[at]
+        if took > best * EXPECTED or (left := left - turns(plan)) < 0:
+            return
+        if other := _ordered(problem, graph, plan, *ORDERS[number]):
+            yield asked, asked.best, other
+
+
+def _expected(asked: Solved, plan: Plan, best: float) -> dict[int, float]:
+    """What a plan may take in other orders, by their numbers: as its turns say, one by one, where they say what it
+    takes in its own. Where they don't, a plan that takes ``best`` seconds may take as long in any."""
+    pricing, step = asked.engine.pricing, plan.predicted.step_seconds
+    own = plan_seconds(pricing, asked.best, plan)
+    told, seen, found = abs(own / step - 1) <= APART, {own}, dict[int, float]()
+    for number, (schedule, arguments) in enumerate(ORDERS):
+        order = replace(plan.order, generator=schedule, arguments=dict(arguments))
+        if arguments.get("k", 1) > order.micro_batches or order == plan.order:
             continue
-        yield asked, asked.best, plan
-        if fastest is None or plan.predicted.step_seconds < fastest[2].predicted.step_seconds:
-            fastest = asked, graph, plan
-    if fastest is None:
-        return
-    asked, graph, made = fastest
-    for schedule, arguments in ORDERS:
-        if held in (None, schedule) and (schedule, arguments) != (made.schedule, made.order.arguments):
-            if (left := left - turns(made)) < 0:
-                return
-            if plan := _ordered(problem, graph, made, schedule, arguments):
-                yield asked, asked.best, plan
+        if told:
+            took = plan_seconds(pricing, asked.best, replace(plan, schedule=schedule, order=order))
+            # Turns in the same order take the same.
+            if took not in seen:
+                seen.add(took)
+                found[number] = took * step / own
+        elif step <= best:
+            found[number] = step
+    return found
 
 
 def _ordered(

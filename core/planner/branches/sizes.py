@@ -14,6 +14,7 @@ from functools import cached_property
 from itertools import combinations
 from math import inf
 
+from partita.plan import Plan
 from partita.planner.branches.played import played_seconds
 from partita.planner.branches.traffic import Traffic, Value, values
 from partita.planner.joint.engine import TIE, Answer
@@ -22,19 +23,29 @@ from partita.planner.joint.rows import Row, base
 from partita.planner.joint.sharp import Moved, Turns
 from partita.planner.joint.stage_ways import Places, StageWays, places_of
 from partita.planner.joint.table import Chosen, JointTable
-from partita.schedules import Schedule, Turn, in_flight
+from partita.schedules import Schedule, Turn, find, in_flight
 
 Counts = tuple[int, ...]
-# Turns that are played in one climb: about a second for a million.
-TURNS = 300_000
 # Of stages up to so many any two are tried together.
 PAIRS = 8
+# Orders in which stages may have unlike numbers, and which the search lists with a warm-up.
+SCHEDULES = ("1f1b", "kfkb")
+
+
+def plan_seconds(pricing: Pricing, answer: Answer, plan: Plan, below: float = inf) -> float:
+    """Seconds of a step of an answer's plan, turn by turn; infinite where a stage doesn't fit, or alone takes ``below``
+    seconds. 0 where that says nothing of the simulation: for other orders, and for stages that share nodes in part."""
+    if plan.schedule not in SCHEDULES:
+        return 0.0
+    counts = tuple(stage.micro_batches for stage in plan.stages)
+    sizes = Sizes(pricing, answer, find(plan.schedule), plan.order.arguments, below, 2 * sum(counts))
+    return 0.0 if sizes.astride else sizes.seconds(counts)
 
 
 @dataclass
 class Sizes:
     """What the stages of an answer take with any numbers of micro-batches, in one order; ``below``: those that take
-    less than so many seconds a step.
+    less than so many seconds a step; ``left``: turns that may still be played.
     """
 
     pricing: Pricing
@@ -42,7 +53,7 @@ class Sizes:
     schedule: Schedule
     arguments: Mapping[str, int]
     below: float
-    left: int = TURNS
+    left: int
     seen: dict[Counts, float] = field(default_factory=dict)
     _ways: dict[int, StageWays | None] = field(default_factory=dict)
     _traffic: dict[int, Traffic] = field(default_factory=dict)
@@ -85,6 +96,16 @@ class Sizes:
     @cached_property
     def places(self) -> Places:
         return places_of(self.answer.found.stages)
+
+    @cached_property
+    def astride(self) -> bool:
+        """Whether stages that read each other share some nodes and not all: what they send inside one counts as between
+        nodes here."""
+        traffic = self._messages(self.answer.table.micro_batches)
+        nodes = [traffic.nodes(place.unit, place.shape) for place in self.places]
+        return any(
+            nodes[maker] & nodes[reader] and len(nodes[maker] | nodes[reader]) > 1 for maker, reader in self.edges
+        )
 
     @cached_property
     def edges(self) -> tuple[tuple[int, int], ...]:

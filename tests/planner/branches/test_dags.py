@@ -39,6 +39,12 @@ def test_no_chain_is_faster_however_the_blocks_are_listed(seed):
 
 
 @pytest.mark.slow
+def test_nor_is_a_chain_of_another_order_that_the_formula_puts_third():
+    """It takes less than any by their turns, one by one."""
+    assert outcome(drawn(1230, (5, 16), SMALL)).ratio > 1.04
+
+
+@pytest.mark.slow
 def test_nor_is_an_interleaved_chain_of_another_order():
     assert outcome(drawn(202)).ratio > 1 - SAME
 

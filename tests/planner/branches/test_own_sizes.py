@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import product
 
@@ -84,6 +85,17 @@ def test_a_stage_of_many_small_kernels_takes_its_samples_at_once():
     assert plan.reasons[0].endswith("a step of 32 samples in 1 and 4 micro-batches.")
     assert not plan.search.optimal
     assert 0 < plan.search.bound_seconds <= plan.predicted.step_seconds
+
+
+def test_the_fastest_may_lead_to_nothing_and_a_slower_one_to_what_is_faster():
+    """With all samples at once the stages' work may be divided as is best for that, and a climb finds nothing."""
+    asked = problem(150)
+    plan = planned(asked)
+    assert counts_of(plan) == (1, 4, 2)
+    at_once = planned(problem(150, micro_batches=1)).predicted.step_seconds
+    assert (at_once, plan.predicted.step_seconds) == pytest.approx((32.4e-3, 28.4e-3), rel=2e-3)
+    said = r"The fastest with one number of micro-batches in all stages \(.*micro-batch of 32.*\) takes 32\.4 ms\."
+    assert re.fullmatch(said, plan.reasons[-1])
 
 
 @pytest.mark.slow
