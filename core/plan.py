@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, TypeAdapter
 
 from partita.errors import InputError
-from partita.files import parse_json, write_text
+from partita.files import parse_json, read_json, write_text
 from partita.schedules.turn import Turn
 
 STRICT = ConfigDict(extra="forbid")
@@ -330,6 +330,12 @@ def save_plan(plan: Plan, path: str | Path) -> None:
 
 def load_plan(path: str | Path) -> Plan:
     """Read a plan that ``save_plan`` wrote; InputError names the file, the field and what is wrong with it."""
+    value = read_json(path)
+    if isinstance(value, dict) and {"format", "graph", "stages"} <= value.keys():
+        raise InputError(
+            f'{path}: a plan of the nodes of "{value["graph"]}", a {value["format"]} profile, which says nothing of '
+            "tensors; plans of models can be explained, simulated and run"
+        )
     return check_plan(parse_json(path, _adapter()), str(path))
 
 

@@ -41,6 +41,7 @@ def compare(
     target: options.OfModelTarget = None,
     fix: options.Fix = None,
     profile: options.OfPlanProfile = None,
+    of: options.OfPlanModel = None,
     as_json: options.Json = False,
 ) -> None:
     """Simulate plans side by side, and say why the best wins.
@@ -58,9 +59,13 @@ def compare(
         if odd := [name for name in models if name not in plans]:
             raise InputError(f'"{odd[0]}" is no plan\'s file; compare plans with plans, or one MODEL with the grid')
         if seq or precision or optimizer or memory_gib or target or fix or global_batch:
-            raise InputError("plans state their own problem; only --cluster, --devices and --profile go with them")
-        contenders = from_files(plans, cluster, devices, profile)
+            raise InputError(
+                "plans state their own problem; only --model, --cluster, --devices and --profile go with them"
+            )
+        contenders = from_files(plans, of, cluster, devices, profile)
     else:
+        if of is not None:
+            raise InputError(f"--model {of} goes with files of plans; {models[0]} is a model itself")
         if len(models) > 1:
             raise InputError(f"{len(models)} models ({', '.join(models)}): one is compared with the grid at a time")
         contenders, left_out = from_grid(
@@ -84,7 +89,9 @@ def compare(
         answer.write(text(contenders, left_out))
 
 
-def from_files(paths: Sequence[str], cluster: str | None, devices: int | None, profile: str | None) -> list[Contender]:
+def from_files(
+    paths: Sequence[str], model: str | None, cluster: str | None, devices: int | None, profile: str | None
+) -> list[Contender]:
     """The plans of the files, the fastest first."""
     from partita.cli import planned
     from partita.plan import load_plan
@@ -94,7 +101,7 @@ def from_files(paths: Sequence[str], cluster: str | None, devices: int | None, p
     found = []
     for path in paths:
         plan = load_plan(path)
-        graph = planned.model_of(plan, path, None)
+        graph = planned.model_of(plan, path, model)
         machine = planned.machine_of(plan, path, graph, cluster, devices, profile)
         found.append(Contender(path, plan, simulate(graph, plan, machine)))
     return ranked(found)

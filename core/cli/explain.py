@@ -47,6 +47,7 @@ def explain(
     target: options.OfModelTarget = None,
     fix: options.Fix = None,
     profile: options.OfPlanProfile = None,
+    of: options.OfPlanModel = None,
     as_json: options.Json = False,
 ) -> None:
     """Say why a plan is what it is: what binds in time and memory, stage by stage, what the alternatives cost, and what
@@ -56,14 +57,15 @@ def explain(
     from partita.errors import InputError, PartitaError
 
     if len(models) > 1:
+        if of is not None:
+            raise InputError(f"--model {of} goes with one plan's file; two are told apart without their models")
         answer_difference(models, as_json)
         return
     (model,) = models
     if is_plan(model):
         given = {
-            "--cluster": cluster, "--global-batch": global_batch, "--devices": devices, "--seq": seq,
-            "--precision": precision, "--optimizer": optimizer, "--memory-gib": memory_gib,
-            "--target": target, "--fix": fix,
+            "--global-batch": global_batch, "--seq": seq, "--precision": precision, "--optimizer": optimizer,
+            "--memory-gib": memory_gib, "--target": target, "--fix": fix,
         }  # fmt: skip
         extra = [name for name, value in given.items() if value]
         if extra:
@@ -73,14 +75,16 @@ def explain(
         found = load_plan(model)
         question, why, graph, machine = None, "", None, None
         try:
-            graph = planned.model_of(found, model, None)
-            machine = planned.machine_of(found, model, graph, None, None, profile)
+            graph = planned.model_of(found, model, of)
+            machine = planned.machine_of(found, model, graph, cluster, devices, profile)
             question, why = asked_again.problem_of(found, graph, machine)
         except PartitaError as error:
             why = str(error)
     else:
         if model.endswith(".json") and not Path(model).exists():
             raise InputError(f"{model}: no such file")
+        if of is not None:
+            raise InputError(f"--model {of} goes with a plan's file; {model} is a model itself")
         from partita.cli.plan import search
         from partita.simulated import captured
 

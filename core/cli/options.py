@@ -102,6 +102,13 @@ Profile = Annotated[
         "its times and bytes go before the preset's figures.",
     ),
 ]
+OfPlanModel = Annotated[
+    str | None,
+    typer.Option(
+        "--model", metavar="MODEL",
+        help="Of a plan's file: as in partita plan. Default: the plan's, where it is a recipe or a file.",
+    ),
+]  # fmt: skip
 OfPlanProfile = Annotated[
     str | None,
     typer.Option(

@@ -29,10 +29,7 @@ Examples:
 
 def simulate(
     plan: Annotated[str, typer.Argument(metavar="PLAN.json", show_default=False, help="A plan's file.")],
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="As in partita plan. Default: the plan's, where it is a recipe or a file."),
-    ] = None,
+    model: options.OfPlanModel = None,
     cluster: Annotated[
         str | None, typer.Option(metavar="CLUSTER", help="As in partita plan. Default: the one that the plan names.")
     ] = None,

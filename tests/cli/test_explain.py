@@ -73,6 +73,20 @@ def test_a_file_whose_question_had_more_in_it_is_not_asked_again(partita: Callab
     assert asked["why_not"][:60] in " ".join(partita("explain", file).split())
 
 
+def test_the_file_of_a_plan_s_model_is_given_as_is_suggested(
+    partita: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, plan = Path("tests/data/configs/bert-tiny.json"), tmp_path / "plan.json"
+    partita("plan", file, *MODEL[1:], "-o", plan)
+    before = json.loads(partita("explain", plan, "--json"))
+    assert "--model MODEL says where it is" in before["asked"]["why_not"]
+    after = json.loads(partita("explain", plan, "--model", file, "--json"))
+    assert after["asked"] == json.loads(partita("explain", file, *MODEL[1:], "--json"))["asked"]
+    for words, status in (((plan, plan), 2), ((plan, plan, "--model", file), 0)):
+        assert main(["compare", *map(str, words)]) == status
+    assert "--model MODEL says where it is" in capsys.readouterr().err
+
+
 def test_two_plans_differ_by_stage_and_block(partita: Callable[..., str], tmp_path: Path) -> None:
     one, two = tmp_path / "one.json", tmp_path / "two.json"
     partita("plan", *MODEL, "--fix", "pp=2", "--fix", "recompute=none", "-o", one)
@@ -106,6 +120,8 @@ def test_a_plan_does_not_differ_from_itself(partita: Callable[..., str], tmp_pat
         (("{plan}", "gpt3-tiny"), '"gpt3-tiny" is no plan\'s file'),
         (("{plan}", "{plan}", "{plan}"), "3 plans: two at a time"),
         (("{plan}", "--fix", "tp=2"), "states its own problem; leave out --fix"),
+        (("{plan}", "{plan}", "--model", "gpt3-tiny"), "--model gpt3-tiny goes with one plan's file"),
+        (("gpt3-1.3b", "--model", "gpt3-tiny"), "--model gpt3-tiny goes with a plan's file; gpt3-1.3b is a model"),
     ],
 )
 def test_what_cannot_be_explained(

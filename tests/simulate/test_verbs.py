@@ -216,7 +216,7 @@ def test_compare_of_files_is_what_simulate_says(partita: Callable[..., str], pla
         ),
         (["simulate", "plan.json", "--trace", "no/trace.json"], "no/trace.json: can't be written"),
         (["compare", "plan.json", "gpt3-tiny"], '"gpt3-tiny" is no plan\'s file; compare plans with plans'),
-        (["compare", "plan.json", "--seq", "4"], "plans state their own problem; only --cluster, --devices and"),
+        (["compare", "plan.json", "--seq", "4"], "plans state their own problem; only --model, --cluster, --devices"),
         (
             ["compare", "gpt3-tiny", "gpt3-6.7b"],
             "2 models (gpt3-tiny, gpt3-6.7b): one is compared with the grid at a time",

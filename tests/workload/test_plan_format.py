@@ -32,6 +32,8 @@ def test_the_document_and_the_file(capsys: pytest.CaptureFixture[str], tmp_path:
         "optimal": True, "bound_seconds": made["seconds_per_sample"], "gap": 0.0, "sets": 41, "all_sets": True,
     }  # fmt: skip
     assert json.loads((tmp_path / "plan.json").read_text()) == made
+    assert main(["explain", str(tmp_path / "plan.json")]) == 2
+    assert f'a plan of the nodes of "{VGG[1]}", a pipedream profile' in capsys.readouterr().err
 
 
 def test_of_piper_people_see_what_is_computed_again(capsys: pytest.CaptureFixture[str]) -> None:
