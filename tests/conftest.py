@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sys
@@ -26,6 +27,15 @@ from tests.ranks.pool import Pool  # noqa: E402
 
 # As tests/ranks/captures.py has it, which imports torch.
 CAPTURES = "PARTITA_TESTS_CAPTURES"
+
+
+# A third of the time in which tests are collected went into looking for garbage among what is kept.
+gc.set_threshold(100_000)
+
+
+def pytest_collection_finish() -> None:
+    """Nor need it be looked through later."""
+    gc.freeze()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from partita.cli.main import main
+
 ROOT = Path(__file__).parents[1]
 ROOMS = {"core": "partita", "plugins": "partita.plugins", "adapters": "partita.adapters", "recipes": "partita.recipes"}
 MADE = {
@@ -96,14 +98,15 @@ def test_python_on_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_commands_on_a_page_run(page: Path, tmp_path: Path) -> None:
+def test_commands_on_a_page_run(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Shell blocks under ``<!-- run -->``, all of a page in one folder: one reads what another wrote."""
+    monkeypatch.chdir(tmp_path)
     commands = "\n".join(text for _, text, before in blocks(page, "sh") if before == "<!-- run -->")
     for line in commands.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
         if not words:
             continue
         assert words[0] == "partita", f"{page.name}: only commands of partita are run, this is not one: {line}"
-        cli = Path(sys.executable).parent / "partita"
-        done = subprocess.run([cli, *words[1:]], cwd=tmp_path, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, f"{page.name}: {line}\n{done.stderr}"
+        assert main(words[1:]) == 0, f"{page.name}: {line}\n{capsys.readouterr().err}"

@@ -107,7 +107,7 @@ def test_nothing_is_left_behind(tmp_path: Path, end: signal.Signals) -> None:
         "from tests.ranks.pool import Pool\n"
         "from tests.ranks.test_pool import process, wait_for_nobody\n"
         "def test_hang():\n"
-        "    pool = Pool()\n"
+        "    pool = Pool(frameworks=False)\n"
         f"    open({str(started)!r}, 'w').write(' '.join(map(str, pool.run(process, 4))) + '.')\n"
         "    pool.run(wait_for_nobody, 4, timeout=600)\n"
     )

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -20,9 +21,20 @@ CLI = str(Path(sys.executable).parent / "partita")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-def partita_run(*words: str, folder: Path, name: str = "gpt3-tiny") -> subprocess.CompletedProcess[str]:
-    command = [CLI, "run", name, "--steps", "3", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
+@pytest.fixture
+def run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[str, str]]:
+    """``partita run RECIPE --steps 3 WORDS`` in a folder of its own, which must succeed: stdout and stderr of all."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(name: str, *words: str) -> tuple[str, str]:
+        status = main(["run", name, "--steps", "3", *words])
+        out, err = capfd.readouterr()
+        assert status == 0, err
+        return out, err
+
+    return run
 
 
 RUNS = {
@@ -32,19 +44,18 @@ RUNS = {
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_equal_to_one_device(name: str, tmp_path: Path) -> None:
+def test_equal_to_one_device(name: str, run: Callable[..., tuple[str, str]]) -> None:
     words, arrangement = RUNS[name]
-    done = partita_run(*words, "--compare", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert arrangement in done.stdout
-    assert done.stdout.endswith("\nequal: true\n")
-    assert "Traceback" not in done.stderr
+    out, err = run("gpt3-tiny", *words, "--compare")
+    assert arrangement in out
+    assert out.endswith("\nequal: true\n")
+    assert "Traceback" not in err
     logged = re.findall(
         r"^step +(\d+)  loss (\d\.\d{6})  +\d+ tokens/s  step \d+\.\d{3} s \(predicted \d\.\d{3} s\)$",
-        done.stdout,
+        out,
         re.M,
     )
-    compared = re.findall(r"^ +(\d+)    (\d\.\d{6})    \d\.\d{6} +(\S+)$", done.stdout, re.M)
+    compared = re.findall(r"^ +(\d+)    (\d\.\d{6})    \d\.\d{6} +(\S+)$", out, re.M)
     assert [(step, loss) for step, loss, _ in compared] == logged
     assert [step for step, _ in logged] == ["1", "2", "3"]
     assert all(float(difference) <= 1e-4 for _, _, difference in compared)
@@ -54,31 +65,29 @@ def test_equal_to_one_device(name: str, tmp_path: Path) -> None:
     assert losses[2] < losses[1] < losses[0]
 
 
-def test_images(tmp_path: Path) -> None:
+def test_images(run: Callable[..., tuple[str, str]]) -> None:
     """By Partita's own runtime, with a plan of the library."""
     words = ["--devices", "2", "--plan-function", "co-shard", "--fix", "pp=2", "--compare"]
-    done = partita_run(*words, folder=tmp_path, name="swin-tiny")
-    assert done.returncode == 0, done.stderr
-    assert "Made by co-shard with shards=2, tp=1, pp=2" in done.stdout
-    assert "for partita\n" in done.stdout
-    assert done.stdout.endswith("\nequal: true\n")
-    assert "Traceback" not in done.stderr
-    logged = re.findall(r"^step +\d+  loss (\d\.\d{6})  +\d+ images/s  step \d", done.stdout, re.M)
+    out, err = run("swin-tiny", *words)
+    assert "Made by co-shard with shards=2, tp=1, pp=2" in out
+    assert "for partita\n" in out
+    assert out.endswith("\nequal: true\n")
+    assert "Traceback" not in err
+    logged = re.findall(r"^step +\d+  loss (\d\.\d{6})  +\d+ images/s  step \d", out, re.M)
     assert len(logged) == 3
     # Ten digits drawn blindly cost log 10 = 2.30.
     assert 2.2 < float(logged[0]) < 3.0
 
 
-def test_own_text_and_own_plan(tmp_path: Path) -> None:
+def test_own_text_and_own_plan(tmp_path: Path, run: Callable[..., tuple[str, str]]) -> None:
     """The plan is the planner's choice: nothing is held."""
     text = tmp_path / "own.txt"
     text.write_bytes(b"abcdefgh" * 64)
     words = ["--precision", "fp32", "--cluster", "cpu", "--devices", "2", "--global-batch", "4", "--seq", "16"]
     assert main(["plan", "gpt3-tiny", *words, "-o", str(tmp_path / "plan.json")]) == 0
-    done = partita_run("--plan", "plan.json", "--text", "own.txt", "--checkpoint", "a/b", "--compare", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.endswith("\nequal: true\n")
-    losses = [float(loss) for loss in re.findall(r"loss (\S+)", done.stdout)]
+    out, _ = run("gpt3-tiny", "--plan", "plan.json", "--text", "own.txt", "--checkpoint", "a/b", "--compare")
+    assert out.endswith("\nequal: true\n")
+    losses = [float(loss) for loss in re.findall(r"loss (\S+)", out)]
     # Eight bytes that follow each other: a real text would not be learnt so fast.
     assert losses[2] < 4.5
     assert (tmp_path / "a" / "b" / "latest").read_text() == "global_step3"
