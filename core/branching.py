@@ -21,6 +21,7 @@ from partita.planner.joint.plan import Solved
 from partita.planner.joint.price import Pricing
 from partita.planner.words import duration, gib
 from partita.problem import TARGETS, Problem
+from partita.schedules import Argument
 from partita.simulate.predict import predicted
 from partita.simulate.stage_graph import Forms, by_graph, forms, sentence, stage_graph
 from partita.simulated import TURNS, captured, fits, foretold, turns
@@ -32,7 +33,7 @@ NEAR = 1.1
 # Answers of the search that are simulated, and the orders in which they are played, turn by turn: by the graph, with
 # more micro-batches in flight where transfers have to hide, and as a chain.
 MOST, GRAPH = 4, "kfkb"
-ORDERS: tuple[tuple[str, Mapping[str, int]], ...] = (
+ORDERS: tuple[tuple[str, Mapping[str, Argument]], ...] = (
     ("kfkb", {"k": 1, "depth": 0}), ("kfkb", {"k": 1, "depth": 1}), ("kfkb", {"k": 1, "depth": 2}),
     ("kfkb", {"k": 2, "depth": 0}), ("kfkb", {"k": 4, "depth": 0}), ("1f1b", {"depth": 0}),
 )  # fmt: skip
@@ -172,7 +173,7 @@ def _simulated(searches: Sequence[Solved], problem: Problem) -> Iterator[Start]:
         if (left := left - turns(made)) < 0:
             break
         graph = captured(problem, made)
-        plan = _ordered(problem, graph, made, GRAPH, {"k": 1, "depth": asked.best.table.depth})
+        plan = _ordered(problem, graph, made, GRAPH, {"k": 1, "depth": asked.best.depths or asked.best.table.depth})
         if graph is not None and plan is not None:
             best = min(best, plan.predicted.step_seconds)
             tried.append((asked, graph, plan))
@@ -197,7 +198,7 @@ def _expected(asked: Solved, plan: Plan, best: float) -> dict[int, float]:
     told, seen, found = abs(own / step - 1) <= APART, {own}, dict[int, float]()
     for number, (schedule, arguments) in enumerate(ORDERS):
         order = replace(plan.order, generator=schedule, arguments=dict(arguments))
-        if arguments.get("k", 1) > order.micro_batches or order == plan.order:
+        if _rounds(arguments) > order.micro_batches or order == plan.order:
             continue
         if told:
             took = plan_seconds(pricing, asked.best, replace(plan, schedule=schedule, order=order))
@@ -210,13 +211,20 @@ def _expected(asked: Solved, plan: Plan, best: float) -> dict[int, float]:
     return found
 
 
+def _rounds(arguments: Mapping[str, Argument]) -> int:
+    """How many micro-batches a round has."""
+    k = arguments.get("k", 1)
+    assert isinstance(k, int)
+    return k
+
+
 def _ordered(
-    problem: Problem, graph: Graph | None, plan: Plan, schedule: str, arguments: Mapping[str, int]
+    problem: Problem, graph: Graph | None, plan: Plan, schedule: str, arguments: Mapping[str, Argument]
 ) -> Plan | None:
     """The plan in another order, with the prediction of its simulation on ``graph``; None where it doesn't fit, or
     where there are too few micro-batches for a round."""
     count = plan.order.micro_batches
-    if graph is None or arguments.get("k", 1) > count:
+    if graph is None or _rounds(arguments) > count:
         return None
     order = Order(schedule, len(plan.stages), count, dict(arguments))
     try:

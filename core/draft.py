@@ -36,7 +36,7 @@ from partita.plan import (
     check_plan,
 )  # fmt: skip
 from partita.problem import Problem
-from partita.schedules import Turn, find
+from partita.schedules import Argument, Turn, find
 
 PlanFunction = Callable[["Draft"], None]
 
@@ -247,7 +247,7 @@ def divide_state(draft: Draft, blocks: Iterable[str], zero: int) -> None:
 
 
 def op_order(
-    draft: Draft, schedule: str = "turns", turns: Mapping[int, Sequence[Turn]] | None = None, **arguments: int
+    draft: Draft, schedule: str = "turns", turns: Mapping[int, Sequence[Turn]] | None = None, **arguments: Argument
 ) -> None:
     """The order of turns: a schedule by its name, with its arguments, or each device's own ``turns``.
 

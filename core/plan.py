@@ -16,7 +16,7 @@ from pydantic import ConfigDict, TypeAdapter
 
 from partita.errors import InputError
 from partita.files import parse_json, read_json, write_text
-from partita.schedules.turn import Turn
+from partita.schedules.turn import Argument, Turn
 
 STRICT = ConfigDict(extra="forbid")
 
@@ -122,6 +122,10 @@ class Stage:
         return prod(axis.size for axis in self.inner)
 
 
+def _said(value: Argument) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
 @dataclass(frozen=True)
 class Order:
     """A named generator of schedules with its arguments; or, named ``turns``, every device's turns themselves.
@@ -134,13 +138,14 @@ class Order:
     generator: str
     stages: int
     micro_batches: int
-    arguments: dict[str, int] = field(default_factory=dict)
+    arguments: dict[str, Argument] = field(default_factory=dict)
     turns: dict[int, tuple[Turn, ...]] = field(default_factory=dict)
 
     @property
     def words(self) -> str:
         """The schedule with its arguments, but for those that are 0."""
-        return " ".join([self.generator, *(f"{name}={value}" for name, value in self.arguments.items() if value)])
+        said = [f"{name}={_said(value)}" for name, value in self.arguments.items() if value]
+        return " ".join([self.generator, *said])
 
 
 @dataclass(frozen=True)

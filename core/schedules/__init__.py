@@ -10,10 +10,25 @@ from partita.schedules.named import GENERATORS, find
 from partita.schedules.one_f_one_b import one_f_one_b
 from partita.schedules.schedule import Schedule
 from partita.schedules.three_f_one_b import three_f_one_b
-from partita.schedules.turn import Phase, Turn, in_flight
+from partita.schedules.turn import Argument, Phase, Turn, in_flight
 from partita.schedules.zero_bubble import zero_bubble
 
 __all__ = [
-    "GENERATORS", "Phase", "Schedule", "Turn", "breadth_first", "find", "forward_only", "gpipe", "in_flight",
-    "interlaced", "interleaved", "kfkb", "kfkb_on", "one_f_one_b", "three_f_one_b", "zero_bubble",
+    "GENERATORS",
+    "Argument",
+    "Phase",
+    "Schedule",
+    "Turn",
+    "breadth_first",
+    "find",
+    "forward_only",
+    "gpipe",
+    "in_flight",
+    "interlaced",
+    "interleaved",
+    "kfkb",
+    "kfkb_on",
+    "one_f_one_b",
+    "three_f_one_b",
+    "zero_bubble",
 ]  # fmt: skip

@@ -19,7 +19,7 @@ GENERATORS = {
     for schedule in (
         Schedule("1f1b", one_f_one_b, arguments={"depth": 0}, generate_of=one_f_one_b_of),
         Schedule("gpipe", gpipe, generate_of=gpipe_of),
-        Schedule("kfkb", kfkb, arguments={"k": 1, "depth": 0}, generate_on=kfkb_on),
+        Schedule("kfkb", kfkb, arguments={"k": 1, "depth": 0}, each=frozenset({"depth"}), generate_on=kfkb_on),
         Schedule("interleaved", interleaved, interleaved_lanes, {"lanes": None}),
         Schedule("breadth-first", breadth_first, interleaved_lanes, {"lanes": None}),
         Schedule("zb-h1", zero_bubble, weight=True),

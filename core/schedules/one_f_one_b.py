@@ -31,7 +31,8 @@ def one_f_one_b(stages: int, micro_batches: int, depth: int = 0) -> dict[int, li
 def one_f_one_b_of(counts: Sequence[int], depth: int = 0) -> dict[int, list[Turn]]:
     """The same for stages of unlike numbers of micro-batches, each of which divides one global batch."""
     check_depth(depth)
-    return in_rounds(counts, {stage: (stage + 1,) for stage in range(len(counts) - 1)}, 1 + depth, 1)
+    readers = {stage: (stage + 1,) for stage in range(len(counts) - 1)}
+    return in_rounds(counts, readers, [1 + depth] * len(counts), 1)
 
 
 def check_depth(depth: int) -> None:
@@ -40,10 +41,12 @@ def check_depth(depth: int) -> None:
         raise PlanError(f"depth={depth}: the micro-batches that go ahead over a boundary beyond 1F1B's; 0 is the least")
 
 
-def in_rounds(counts: Sequence[int], readers: Mapping[int, Sequence[int]], ahead: int, k: int) -> dict[int, list[Turn]]:
+def in_rounds(
+    counts: Sequence[int], readers: Mapping[int, Sequence[int]], ahead: Sequence[int], k: int
+) -> dict[int, list[Turn]]:
     """Each stage's order of rounds of k backwards, before which come the forwards that its readers need for theirs.
 
-    ``readers`` are later stages, by maker. Over each boundary go the forwards of ``ahead`` rounds more.
+    ``readers`` are later stages, by maker. From each stage the forwards of ``ahead`` rounds more go to its readers.
     """
     before: dict[int, list[int]] = {}
     for stage in reversed(range(len(counts))):
@@ -57,7 +60,7 @@ def in_rounds(counts: Sequence[int], readers: Mapping[int, Sequence[int]], ahead
                 theirs = counts[reader]
                 # The reader's last turn that has some of the same samples, and the samples of its forwards.
                 needed = before[reader][-(-last * theirs // count) - 1]
-                more = k * max(1, -(-count // theirs)) * ahead
+                more = k * max(1, -(-count // theirs)) * ahead[stage]
                 forwards = max(forwards, -(-needed * count // theirs) + more)
             found.append(min(count, -(-forwards // k) * k))
         before[stage] = found

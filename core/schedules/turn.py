@@ -10,6 +10,8 @@ from partita.errors import PlanError
 
 # With turns "weight", a backward computes the gradients of what a stage was given, and a weight turn its parameters'.
 Phase = Literal["forward", "backward", "weight"]
+# An argument of a schedule: a number, or one for each stage.
+Argument = int | tuple[int, ...]
 
 
 @dataclass(frozen=True)

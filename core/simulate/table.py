@@ -34,6 +34,9 @@ def stages_table(stages: Stages, seconds: Mapping[tuple[int, str], float]) -> Jo
         for index in range(count)
     ]  # fmt: skip
     memory = [stages.memory(index) for index in range(count)]
+    depth = plan.order.arguments.get("depth", 0)
+    # 1f1b has one for all stages.
+    assert isinstance(depth, int)
     return JointTable(
         prices=_prices(
             forward=[seconds[index, "forward"] for index in range(count)],
@@ -50,7 +53,7 @@ def stages_table(stages: Stages, seconds: Mapping[tuple[int, str], float]) -> Jo
         memory_limit=float(stages.cluster.weakest(plan.devices).memory_bytes),
         micro_batches=counts.pop(), most_stages=count,
         schedule="gpipe" if plan.order.generator == "gpipe" else "1f1b",
-        depth=plan.order.arguments.get("depth", 0),
+        depth=depth,
     )  # fmt: skip
 
 

@@ -36,7 +36,7 @@ def test_memory_that_a_graph_leaves_goes_into_a_longer_warm_up():
     asked = problem(4, 5)
     found, chain = ranked(solve(asked)), ranked(solve(replace(asked, fix={"schedule": "1f1b"})))
     assert (found.schedule, len(found.stages)) == ("kfkb", 4)
-    assert found.order.arguments["depth"] > 0
+    assert found.order.arguments["depth"] not in (0, (0, 0, 0, 0))
     assert any(strategy.recompute == "full" for stage in found.stages for strategy in stage.strategies)
     assert max(found.predicted.peak_bytes.values()) <= 5 * GIB
     assert chain.predicted.step_seconds > 1.10 * found.predicted.step_seconds

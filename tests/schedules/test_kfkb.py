@@ -9,7 +9,7 @@ import networkx as nx
 import pytest
 
 from partita.errors import PlanError
-from partita.schedules import Turn, in_flight, kfkb, kfkb_on, one_f_one_b
+from partita.schedules import Turn, find, in_flight, kfkb, kfkb_on, one_f_one_b
 from partita.schedules.one_f_one_b import one_f_one_b_of
 
 # Two branches of one and of three stages between a first stage and a last.
@@ -62,6 +62,27 @@ def test_what_is_held_follows_from_the_longest_path_k_and_depth(k, depth):
     longest = [own - 1 for own in behind(BRANCHES, 6)]
     assert [in_flight(orders[stage]) for stage in range(6)] == [min(24, k * (1 + (1 + depth) * n)) for n in longest]
     assert ends(orders, BRANCHES, [24] * 6)
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_a_stage_with_a_depth_of_its_own_holds_so_many_rounds_more_and_so_do_those_before_it(k):
+    depths = (0, 3, 0, 2, 0, 0)
+    orders = kfkb_on([24] * 6, BRANCHES, k, depths)
+    assert [in_flight(orders[stage]) for stage in range(6)] == [min(24, k * rounds) for rounds in (7, 5, 6, 5, 2, 1)]
+    assert ends(orders, BRANCHES, [24] * 6)
+    assert kfkb_on([24] * 6, BRANCHES, k, (2,) * 6) == kfkb_on([24] * 6, BRANCHES, k, 2)
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    ({"depth": (1, 0)}, "depth=1 and 0: of 2 stages, where there are 3"),
+    ({"depth": (0, -2, 0)}, "depth=-2: .* 0 is the least"),
+    ({"k": (1, 1, 1)}, 'schedule "kfkb" takes one number as "k", not 3: 1, 1 and 1'),
+])  # fmt: skip
+def test_depths_are_one_for_each_stage(arguments, words):
+    with pytest.raises(PlanError, match=words):
+        find("kfkb").on([4] * 3, [(0, 2), (1, 2)], arguments)
+    with pytest.raises(PlanError, match=r'schedule "1f1b" takes one number as "depth", not 2: 1 and 0\. Of kfkb'):
+        find("1f1b")(2, 4, depth=(1, 0))
 
 
 @pytest.mark.parametrize(("stages", "count"), [(1, 1), (1, 5), (4, 2), (4, 9), (7, 7)])

@@ -17,6 +17,7 @@ from partita.graph import Graph
 from partita.plan import Axis, Plan
 from partita.plugins.capture_torch import capture_module
 from partita.problem import Problem
+from partita.schedules import Argument
 from partita.simulate.predict import predicted
 from partita.spacetime.lower import lower_to_time
 from tests.branches import Branches
@@ -64,7 +65,7 @@ STAGES: dict[str, list[list[str]]] = {
 }  # fmt: skip
 
 
-def plan(stages: list[list[str]], schedule: str = "kfkb", counts: tuple[int, ...] = (), **arguments: int) -> Plan:
+def plan(stages: list[list[str]], schedule: str = "kfkb", counts: tuple[int, ...] = (), **arguments: Argument) -> Plan:
     def mine(draft: Draft) -> None:
         for device, blocks in enumerate(stages):
             op_assign(draft, blocks, [device])
@@ -77,6 +78,7 @@ def plan(stages: list[list[str]], schedule: str = "kfkb", counts: tuple[int, ...
 
 CASES: dict[str, Callable[[], Plan]] = {
     **{name: (lambda stages=stages: plan(stages)) for name, stages in STAGES.items()},
+    "warm-ups of their own": lambda: plan(STAGES["halves of two towers"], depth=(2, 0, 1, 0)),
     "rounds of two": lambda: plan(STAGES["halves of two towers"], k=2),
     "1f1b of a graph": lambda: plan(STAGES["in another order"], "1f1b"),
     "unlike micro-batches": lambda: plan(STAGES["a tower each"], counts=(8, 4, 2, 4)),

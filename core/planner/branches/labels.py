@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from partita.planner.bits import wider, within
+from partita.planner.branches.fitting import fitted
 from partita.planner.joint.compiled import compiled
 
 # How a search of labels ends: at stages of all blocks, with none left, or at its limit.
@@ -13,6 +14,8 @@ FOUND, NONE, STOPPED = 0, 1, 2
 WANTED = 8
 # A label's columns: the label before, its set, how many units its stages have, and the shape of the last of them.
 BEFORE, SET, UNIT, SHAPE = 0, 1, 2, 3
+# A list's: the next of the same set and units, a label that is or was in it, and its first label.
+NEXT, REPRESENTATIVE, FIRST = 0, 1, 2
 
 
 @compiled
@@ -68,35 +71,60 @@ def alike(old, new, alive, ports, nodes):
 
 
 @compiled
+def bucket_of(first, end, buckets, bucket_count, maker, new_maker, alive, ports, nodes):
+    """The list of the labels of a set and units whose values are sent alike; how many lists there are then. ``buckets``
+    [..., 3]: the next list of the same set and units, a label that is or was in it, and its first label."""
+    at = first[end]
+    while at >= 0:
+        if alike(maker[buckets[at, REPRESENTATIVE]], new_maker, alive, ports, nodes):
+            return at, bucket_count
+        at = buckets[at, NEXT]
+    buckets[bucket_count] = first[end], -1, -1
+    first[end] = bucket_count
+    return bucket_count, bucket_count + 1
+
+
+@compiled
+def gathered(bucket, buckets, after):
+    """The labels of these lists."""
+    found, count = np.zeros(64, np.int64), 0
+    while bucket >= 0:
+        label = buckets[bucket, FIRST]
+        while label >= 0:
+            if count == found.shape[0]:
+                found = wider(found, 2 * count)
+            found[count] = label
+            count += 1
+            label = after[label]
+        bucket = buckets[bucket, NEXT]
+    return found[:count]
+
+
+@compiled
 def thinned(
-    first, end, after, made, slack, maker, rest, ends, new_made, new_slack, new_maker, new_rest, y, alive, ports, nodes,
-    times,
+    bucket, after, made, slack, rest, ends, new_made, new_slack, new_rest, y, alive, times,
 ):  # fmt: skip
-    """Whether a label of the same set and units is as good as the new one in everything, and at how many was looked;
-    those to which the new one is so are taken out of the list that begins at ``first[end]``."""
-    seen, other, prior = 0, first[end], -1
+    """Whether a label of a list is as good as the new one in everything, and at how many was looked; those to which the
+    new one is so are taken out."""
+    seen, other, prior = 0, bucket[FIRST], -1
     while other >= 0:
         seen += 1
         better, worse = ends[other] <= y, ends[other] >= y
         # What comes once a step leaves less to those behind.
         over = abs(ends[other] - y) / times
         for at in range(alive):
+            better = better and made[other, at] <= new_made[at] and slack[other, at] - over >= new_slack[at]
+            better = better and rest[other, at] >= new_rest[at]
+            worse = worse and made[other, at] >= new_made[at] and slack[other, at] <= new_slack[at] - over
+            worse = worse and rest[other, at] <= new_rest[at]
             if not better and not worse:
                 break
-            better = better and made[other, at] <= new_made[at]
-            better = better and slack[other, at] - over >= new_slack[at]
-            better = better and rest[other, at] >= new_rest[at]
-            worse = worse and made[other, at] >= new_made[at]
-            worse = worse and slack[other, at] <= new_slack[at] - over
-            worse = worse and rest[other, at] <= new_rest[at]
-        if (better or worse) and not alike(maker[other], new_maker, alive, ports, nodes):
-            better = worse = False
         if better:
             return True, seen
         if not worse:
             prior = other
         elif prior < 0:
-            first[end] = after[other]
+            bucket[FIRST] = after[other]
         else:
             after[prior] = after[other]
         other = after[other]
@@ -104,10 +132,32 @@ def thinned(
 
 
 @compiled
+def least_seconds(
+    one, other, i, j, v, h, least, size, sloped, slopes, free, temporary, having, beyond, beyond_having, held, options,
+    keys, values,
+):  # fmt: skip
+    """No stage of the blocks between two sets takes less with h stages behind it, infinite where it can't fit; and the
+    work. ``least``: where memory isn't minded."""
+    more = highest(beyond[v, h], beyond_having[v, h], one, other)
+    if size[v, h, j] - size[v, h, i] + more > free * (1 + 1e-9):
+        return np.inf, 1
+    if slopes[v, h, 0] <= 0:
+        return least, 1
+    p, under = least, free - highest(temporary[v], having[v], one, other)
+    for slope in range(slopes.shape[2]):
+        if slopes[v, h, slope] > 0:
+            bound = sloped[v, h, slope, j] - sloped[v, h, slope, i]
+            p = max(p, (bound - slopes[v, h, slope] * under) * (1 - 1e-9))
+    found, steps = fitted(one, other, v, held[h], *options, free, keys, values)
+    return max(p, found * (1 - 1e-9)), steps
+
+
+@compiled
 def extended(
     masks, seconds, forward, backward, size, sync, sloped, slopes, base_bytes, base_sync, room, temporary, having,
-    beyond, beyond_having, units, prices_of, ports, nodes, live, alive, begins, readers, moved, latency, directions,
-    work, tails, paths, least_sync, held, ahead, below, c, grid, most,
+    beyond, beyond_having, units, prices_of, ports, nodes, live, alive, begins, readers, downs, ups, latency,
+    directions, work, tails, paths, least_sync, most_sync, above, held, ahead, options, keys, values, below, c, grid,
+    most,
 ):  # fmt: skip
     """Goes from label to label, until ``WANTED`` have all blocks or none is left: how it ends, those labels and their
     seconds, the labels' columns [labels, 4], and how much work it was."""
@@ -123,13 +173,20 @@ def extended(
     first = np.full((sets, all_units + 1), -1, np.int64)
     numbers[0] = -1, 0, 0, -1
     ends[0] = least_sync
+    buckets, bucket_count = np.full((1024, 3), -1, np.int64), 1
+    buckets[0] = -1, 0, 0
     first[0, 0] = 0
     # What comes once a step leaves less to those behind: at least so much, as their path counts so many times at most.
     times = 1 if c <= 2 else max(2, (c - 1) // 2 + 1)
     count, looked = 1, 0
     whole, whole_seconds, wholes = np.zeros(WANTED, np.int64), np.zeros(WANTED), 0
-    larger, place = np.zeros(sets, np.int64), np.full(readers.shape[0], -1, np.int64)
-    ready, each, budget = np.zeros(width), np.zeros(width), np.zeros(width)
+    place = np.full(readers.shape[0], -1, np.int64)
+    # Of a set the larger ones, and which of its live values a stage between reads; of a shape those that may be, with
+    # what such a stage takes.
+    larger, read, chosen = np.zeros(sets, np.int64), np.zeros(sets, np.int64), np.zeros(sets, np.int64)
+    least_of, sync_of, behind_of = np.zeros(sets), np.zeros(sets), np.zeros(sets)
+    p_of = np.zeros((sets, held.shape[0]))
+    ready, given, back, budget = np.zeros(width), np.zeros(width), np.zeros(width), np.zeros(width)
     far, origin = np.zeros(width, np.int64), np.zeros(width, np.int64)
     new_made, new_slack = np.zeros(width), np.zeros(width)
     new_maker, new_rest = np.zeros(width, np.int64), np.zeros(width, np.int64)
@@ -140,66 +197,84 @@ def extended(
             place[live[i, at]] = at
         several = 0
         for j in range(i + 1, sets):
-            if within(masks[i], masks[j]):
-                larger[several] = j
-                several += 1
+            if not within(masks[i], masks[j]):
+                continue
+            larger[several] = j
+            read[several] = 0
+            for at in range(alive[i]):
+                if reads(readers[live[i, at]], masks[i], masks[j]):
+                    read[several] |= 1 << at
+            several += 1
         looked += (sets - i) // 4
         for q in range(all_units):
-            label = first[i, q]
-            while label >= 0:
-                for shape in range(all_shapes):
-                    v, end = prices_of[shape, q], q + units[shape]
-                    if v < 0 or end > all_units:
-                        continue
-                    for at_j in range(several):
-                        j = larger[at_j]
-                        last = j == sets - 1
-                        if last != (end == all_units):
-                            continue
-                        least = seconds[v, j] - seconds[v, i]
-                        y = max(ends[label], base_sync[v] + sync[v, j] - sync[v, i])
-                        if c * least + y >= below:
-                            continue
-                        behind = 0.0 if last else c * (work[sets - 1] - work[j]) / (all_units - end)
-                        if behind + y >= below:
+            here = gathered(first[i, q], buckets, after)
+            if here.shape[0] == 0:
+                continue
+            for shape in range(all_shapes):
+                v, end = prices_of[shape, q], q + units[shape]
+                if v < 0 or end > all_units:
+                    continue
+                # The last stage takes all that is left of both, and no other does.
+                last, free_units = end == all_units, all_units - end
+                count_of = 0
+                for at_j in range(several - 1 if last else 0, several if last else several - 1):
+                    j = larger[at_j]
+                    least_of[count_of] = seconds[v, j] - seconds[v, i]
+                    sync_of[count_of] = base_sync[v] + sync[v, j] - sync[v, i]
+                    behind_of[count_of] = 0.0 if last else c * (work[sets - 1] - work[j]) / free_units
+                    over = max(c * least_of[count_of], behind_of[count_of]) + max(least_sync, sync_of[count_of])
+                    if over < below and sync_of[count_of] <= most_sync:
+                        chosen[count_of], p_of[count_of] = at_j, -1.0
+                        count_of += 1
+                looked += several // 32
+                free = room - base_bytes[v]
+                for label in here:
+                    for at_of in range(count_of):
+                        j, least = larger[chosen[at_of]], least_of[at_of]
+                        y, behind = max(ends[label], sync_of[at_of]), behind_of[at_of]
+                        if max(c * least, behind) + y >= below or (last and y <= above):
                             continue
                         looked += 1
                         later = (y - ends[label]) / times
                         # What the stage reads, in the order in which it is ready, passes its port.
                         reading, most_rest = 0, held.shape[0] - 1
                         for at in range(alive[i]):
-                            value = live[i, at]
-                            if not reads(readers[value], masks[i], masks[j]):
+                            if not read[chosen[at_of]] >> at & 1:
                                 continue
                             most_rest = min(most_rest, rest[label, at] - 1)
-                            source = maker[label, at]
+                            value, source = live[i, at], maker[label, at]
                             both = nodes[source // all_units, source % all_units] | nodes[shape, q]
                             crosses = 1 if both & (both - 1) else 0
-                            sent = moved[crosses, value, ports[source // all_units], ports[shape]]
+                            down = downs[crosses, value, ports[source // all_units], ports[shape]]
+                            up = ups[crosses, value, ports[source // all_units], ports[shape]]
                             # The first value of a stage brings the latency of the messages that all of its are in.
                             known = False
                             for one in range(reading):
                                 known = known or origin[one] == source
                             if not known:
-                                sent += latency[crosses] * directions[value]
+                                down += latency[crosses]
+                                up += latency[crosses] * (directions[value] - 1)
                             to = reading
                             while to > 0 and ready[to - 1] > made[label, at]:
-                                ready[to], each[to], origin[to] = ready[to - 1], each[to - 1], origin[to - 1]
-                                far[to], budget[to] = far[to - 1], budget[to - 1]
+                                ready[to], given[to], back[to] = ready[to - 1], given[to - 1], back[to - 1]
+                                origin[to], far[to], budget[to] = origin[to - 1], far[to - 1], budget[to - 1]
                                 to -= 1
-                            ready[to], each[to], origin[to] = made[label, at], sent, source
-                            far[to], budget[to] = crosses, slack[label, at] - later
+                            ready[to], given[to], back[to] = made[label, at], down, up
+                            origin[to], far[to], budget[to] = source, crosses, slack[label, at] - later
                             reading += 1
                         e, left, busy = 0.0, np.inf, 0.0
                         for one in range(reading):
-                            e = max(e, ready[one]) + each[one]
-                            passed = 0.0
+                            e = max(e, ready[one]) + given[one] + back[one]
+                            down = up = own_down = own_up = 0.0
                             for other in range(reading):
                                 if far[other] == far[one]:
-                                    passed += each[other]
-                            left = min(left, budget[one] - passed)
-                            # Of both directions one takes at least half, in each turn.
-                            busy = max(busy, (c - 1) * passed / 2)
+                                    down, up = down + given[other], up + back[other]
+                                if origin[other] == origin[one]:
+                                    own_down, own_up = own_down + given[other], own_up + back[other]
+                            # All turns pass this stage's port, and that of each that it reads from.
+                            busy = max(busy, (c - 1) * max(down, up))
+                            turns = below - y - ready[one] - (c - 1) * max(own_down, own_up)
+                            left = min(left, min(budget[one], turns) - down - up)
                         if e + c * least + y >= below or left < least:
                             continue
                         f, b = forward[v, j] - forward[v, i], backward[v, j] - backward[v, i]
@@ -208,18 +283,16 @@ def extended(
                         for at in range(alive[j]):
                             if place[live[j, at]] < 0:
                                 least_rest = 1
-                        free = room - base_bytes[v]
-                        under = free - highest(temporary[v], having[v], masks[i], masks[j])
                         before = np.inf
                         for h in range(most_rest, least_rest - 1, -1):
-                            more = highest(beyond[v, h], beyond_having[v, h], masks[i], masks[j])
-                            if size[v, h, j] - size[v, h, i] + more > free * (1 + 1e-9):
-                                continue
-                            p = least
-                            for slope in range(slopes.shape[2]):
-                                if slopes[v, h, slope] > 0:
-                                    bound = sloped[v, h, slope, j] - sloped[v, h, slope, i]
-                                    p = max(p, (bound - slopes[v, h, slope] * under) * (1 - 1e-9))
+                            p = p_of[at_of, h]
+                            if p < 0:
+                                p, steps = least_seconds(
+                                    masks[i], masks[j], i, j, v, h, least, size, sloped, slopes, free, temporary,
+                                    having, beyond, beyond_having, held, options, keys, values,
+                                )  # fmt: skip
+                                looked += steps // 8
+                                p_of[at_of, h] = p
                             # More stages behind leave all choices that fewer do, but for memory.
                             if p >= before * (1 - 1e-6) or e + c * p + y >= below or left < p:
                                 continue
@@ -239,7 +312,6 @@ def extended(
                                     new_slack[at] = np.ceil(t / grid) * grid
                                     new_maker[at], new_rest[at] = shape * all_units + q, h
                                 earliest = min(earliest, new_made[at])
-                                free_units = all_units - end
                                 late = new_made[at] + tails[free_units, value] + y >= below
                                 if late or new_slack[at] < paths[free_units, value]:
                                     good = False
@@ -248,9 +320,14 @@ def extended(
                                 continue
                             beaten = False
                             if not last:
+                                if bucket_count == buckets.shape[0]:
+                                    buckets = wider(buckets, 2 * bucket_count)
+                                bucket, bucket_count = bucket_of(
+                                    first[j], end, buckets, bucket_count, maker, new_maker, alive[j], ports, nodes
+                                )
                                 beaten, seen = thinned(
-                                    first[j], end, after, made, slack, maker, rest, ends, new_made, new_slack,
-                                    new_maker, new_rest, y, alive[j], ports, nodes, times,
+                                    buckets[bucket], after, made, slack, rest, ends, new_made, new_slack, new_rest, y,
+                                    alive[j], times,
                                 )  # fmt: skip
                                 looked += seen
                             if beaten:
@@ -273,9 +350,10 @@ def extended(
                                 if wholes == WANTED:
                                     return FOUND, whole, whole_seconds, numbers[:count], looked
                                 continue
-                            after[count - 1] = first[j, end]
-                            first[j, end] = count - 1
-                label = after[label]
+                            after[count - 1] = buckets[bucket, FIRST]
+                            buckets[bucket, FIRST] = count - 1
+                            if buckets[bucket, REPRESENTATIVE] < 0:
+                                buckets[bucket, REPRESENTATIVE] = count - 1
         for at in range(alive[i]):
             place[live[i, at]] = -1
     return FOUND if wholes else NONE, whole[:wholes], whole_seconds[:wholes], numbers[:count], looked

@@ -22,6 +22,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
+from partita.planner.branches.fitting import KEPT
 from partita.planner.branches.labels import BEFORE, SET, SHAPE, UNIT, extended
 from partita.planner.branches.sets import Sets
 from partita.planner.branches.traffic import Traffic
@@ -35,8 +36,15 @@ from partita.planner.joint.table import JointTable
 Array = NDArray[np.float64]
 # Levels of temporary bytes that are told apart; a level's blocks have at least as many.
 LEVELS = 6
+# What few stages are in flight for at most, in rounds of their warm-up.
+LONGEST = 9
 # More than any real block takes, where it can't be at all.
 NEVER = 1e4
+
+
+def longest(table: JointTable) -> int:
+    """As if so many stages lay behind each other at most: more than there are where a stage's own warm-up is longer."""
+    return max(min(table.all_units, table.blocks), min(table.micro_batches, LONGEST))
 
 
 @dataclass(frozen=True)
@@ -73,27 +81,35 @@ class Proof:
         least = self._least(self.each)
         # [V, n]
         self.least: Array = np.where(self.real.any(axis=2), least, NEVER * least.max())
-        self.deep = min(self.table.all_units, self.table.blocks)
+        self.deep = longest(self.table)
         self._of_depth: dict[int, tuple[Array | NDArray[np.uint64], ...]] = {}
 
-    def find(self, depth: int, below: float, most: int, grid: float) -> tuple[int, list[Candidate], int]:
+    def find(
+        self, depths: tuple[int, ...], below: float, most: int, grid: float, sync: tuple[float, float] = (-1.0, inf)
+    ) -> tuple[int, list[Candidate], int]:
         """How it ends (``labels``), what was found, and the work that it was; ``most``: labels.
+
+        Of several ``depths`` together stages hold what the least asks, and are as fast as the most lets them be.
+        ``sync``: what the step's end takes, more than the first and up to the second.
 
         Times are rounded to so much of the limit, to the side on which a proof stays one: a coarse ``grid`` makes more
         labels alike, and candidates of stages that take more.
         """
         table, prices, (live, alive) = self.table, self.table.prices, self.sets.live
-        ahead = np.array([table.ahead(h) + depth * h for h in range(self.deep)], np.int64)
-        held = np.minimum(ahead, table.micro_batches)
-        if depth not in self._of_depth:
-            self._of_depth[depth] = *self._sized(held), *self._beyond(held)
-        *sized, beyond, having = self._of_depth[depth]
+        least, ahead = (
+            np.array([table.ahead(h) + depth * h for h in range(self.deep)], np.int64)
+            for depth in (min(depths), max(depths))
+        )
+        held = np.minimum(least, table.micro_batches)
+        if min(depths) not in self._of_depth:
+            self._of_depth[min(depths)] = *self._sized(held), *self._beyond(held)
+        *sized, beyond, having = self._of_depth[min(depths)]
         outcome, found, seconds, numbers, work = extended(
             self.sets.ideals.masks, *self._sums, *sized, prices.base_bytes, prices.base_sync, table.room,
             *self._temporary, beyond, having, table.units.astype(np.int64), table.prices_of.astype(np.int64),
             table.port.astype(np.int64), self._nodes, live, alive, self.sets.begins, self.sets.readers, *self._moved,
-            *self._ahead,
-            self._least_sync, held, ahead, below, table.micro_batches, below * grid, most,
+            *self._ahead, max(self.least_sync, sync[0]), sync[1], sync[0], held, ahead, *self._kept, below,
+            table.micro_batches, below * grid, most,
         )  # fmt: skip
         candidates: dict[object, Candidate] = {}
         for end in sorted(zip(seconds.tolist(), found.tolist(), strict=True)):
@@ -163,6 +179,15 @@ class Proof:
         return tight & used[:, None]
 
     @cached_property
+    def _kept(self) -> tuple[tuple[Array, ...], NDArray[np.uint64], Array]:
+        """What ``fitted`` asks: seconds and bytes of all options, and stages that it has seen."""
+        prices = self.table.prices
+        each = (self.each, prices.fixed_bytes, prices.held_bytes, prices.temporary_bytes)
+        seconds, *sizes = (np.ascontiguousarray(one, float) for one in each)
+        words = self.sets.ideals.masks.shape[1]
+        return (seconds, *sizes), np.zeros((KEPT, words + 1), np.uint64), np.zeros(KEPT)
+
+    @cached_property
     def _temporary(self) -> tuple[Array, NDArray[np.uint64]]:
         """Levels of the least temporary bytes, [V, levels] and the sets of blocks that have so many."""
         return _levels(self._least(self.table.prices.temporary_bytes))
@@ -184,19 +209,18 @@ class Proof:
         return nodes
 
     @cached_property
-    def _moved(self) -> tuple[Array, Array, NDArray[np.int64]]:
-        """[2, values, P, P]: seconds of a value and of its gradient between ports, inside a node and between nodes;
-        [2]: the latency of a message; and [values]: how many messages there are, with the gradient's."""
+    def _moved(self) -> tuple[Array, Array, Array, NDArray[np.int64]]:
+        """[2, values, P, P] each: seconds of a value and of its gradient between ports, inside a node and between
+        nodes; [2]: the latency of a message; and [values]: how many messages there are, with the gradient's."""
         share, times = shares(self.family.ports)
         ratio = self._traffic.samples / self.sets.pricing.problem.graph.samples
         latency, per_byte = self._traffic.links
-        size = [
-            value.forward.of(ratio * share, times) + value.backward.of(ratio * share.T, times.T)
-            for value in self.sets.values
-        ]  # fmt: skip
-        sizes = np.array(size).reshape(len(size), *share.shape)
+        down = [value.forward.of(ratio * share, times) for value in self.sets.values]
+        up = [value.backward.of(ratio * share.T, times.T) for value in self.sets.values]
+        sizes = np.array([down, up]).reshape(2, len(down), *share.shape)
+        downs, ups = (per_byte[:, None, None, None] * size for size in sizes)
         messages = [1 + (value.backward.growing + value.backward.shared > 0) for value in self.sets.values]
-        return per_byte[:, None, None, None] * sizes, latency, np.array(messages, np.int64)
+        return downs, ups, latency, np.array(messages, np.int64)
 
     @cached_property
     def _traffic(self) -> Traffic:
@@ -204,12 +228,19 @@ class Proof:
         return Traffic(self.sets.pricing, self.family, samples, self.sets.values)
 
     @cached_property
-    def _least_sync(self) -> float:
+    def least_sync(self) -> float:
         """What some stage does at the step's end at least: each block is in one."""
         used, prices = self.table.used, self.table.prices
         each = self._least(prices.sync) + prices.base_sync[:, None]
         each = np.where(self.real.any(axis=2), each, inf)[used].min(axis=0)
         return float(each.max())
+
+    @cached_property
+    def most_sync(self) -> float:
+        """More than any stage does there."""
+        used, prices = self.table.used, self.table.prices
+        each = np.where(self.real, prices.sync, 0.0).max(axis=2).sum(axis=1) + prices.base_sync
+        return float(each[used].max()) * (1 + 1e-9)
 
     @cached_property
     def _ahead(self) -> tuple[Array, Array, Array]:

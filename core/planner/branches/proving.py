@@ -1,17 +1,19 @@
 """The bound of all tables together, and the candidates that turn up on the way (``proof``).
 
-Each family, number of micro-batches and depth is asked for stages under the limit: the best so far, less what is left
-open. Rounds go from few labels to many, so that what is easy comes first. A candidate that the formula finds better
-lowers the limit, and one that it doesn't lowers what can be proven.
+Each family and number of micro-batches is asked for stages under the limit: the best so far, less what is left open.
+All are asked with few labels first, so that what is easy comes soon; then again and again the one whose bound is the
+least, under a smaller limit where the labels ran out, and with more of them where no much smaller one is left. A
+candidate that the formula finds better lowers the limit, and one that it doesn't lowers what can be proven.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 
-from partita.planner.branches.labels import FOUND, NONE
+from partita.planner.branches.labels import FOUND, NONE, STOPPED
 from partita.planner.branches.proof import Candidate, Proof
 from partita.planner.branches.sets import Sets
 from partita.planner.joint.engine import DEPTHS
@@ -19,24 +21,31 @@ from partita.planner.joint.space import Family
 
 # What is left open under the best, and below a candidate.
 OPEN, STEP = 5e-3, 2e-3
-# Labels of a search and the grid of its times, round by round: a coarse one proves in little work what is far above the
-# limit. Where a round doesn't come to its end, a limit of so many shares of it is tried.
-ROUNDS = ((4_096, 1e-2), (16_384, 3e-3), (65_536, 1e-3), (262_144, 3e-4), (2_097_152, 1e-4))
-FINE, SHARES = 1e-3, (1.0, 0.98, 0.95, 0.9, 0.8, 0.65, 0.5)
+# Labels of a search and the grid of its times, level by level: a coarse one proves in little work what is far above the
+# limit.
+LEVELS = ((4_096, 1e-2), (16_384, 3e-3), (65_536, 1e-3), (262_144, 1e-3), (1_048_576, 3e-4), (4_194_304, 1e-4))
+# Where the labels run out, a limit half-way to the bound is tried, until they are so close.
+CLOSE = 0.02
+# Candidates on a coarser grid may be none on a finer one.
+FINE = 1e-3
 # The work of a search that ends at once; sets of all tables that are kept.
 BEGIN, KEPT = 20_000, 100_000
 # Seconds of a family and number of micro-batches, better or worse, with the stages of a candidate.
 Judge = Callable[[Family, int, Candidate], float]
 
 
-@dataclass
+@dataclass(eq=False)
 class _Task:
-    """A table with a depth, and what none of its stages go under."""
+    """A table with some depths and times of the step's end, what none of its stages go under, and the least limit at
+    which its level didn't prove that."""
 
     bound: float
     family: Family
     micro_batches: int
-    depth: int
+    depths: tuple[int, ...]
+    sync: tuple[float, float] = (-1.0, inf)
+    level: int = 0
+    failed: float = inf
 
 
 class Prover:
@@ -46,41 +55,69 @@ class Prover:
         self.sets, self.work, self.deadline = sets, work, deadline
         self.proofs: dict[tuple[Family, int], Proof] = {}
         self.tasks = [
-            _Task(least, family, count, depth)
-            for least, family, count in tables for depth in (DEPTHS[::-1] if count > 1 else DEPTHS[:1])
-        ]  # fmt: skip
+            # Stages that hold all micro-batches have no longer warm-up.
+            _Task(least, family, count, DEPTHS[: max(1, count - 1)])
+            for least, family, count in tables
+        ]
 
     def bound(self, below: float, judge: Judge) -> float:
         """What no stages take less than; ``below``: the best that is known."""
         self.limit = below * (1 - OPEN)
         self.best, self.judge = below, judge
-        for most, grid in ROUNDS:
-            self._round(most, grid)
+        for task in sorted(self.tasks, key=lambda one: one.bound):
+            self._ask(task)
+        while self.tasks:
+            task = min(self.tasks, key=lambda one: one.bound)
+            if task.level == len(LEVELS) or not self._ask(task):
+                break
         return min([self.limit, *(task.bound for task in self.tasks)])
 
-    def _round(self, most: int, grid: float) -> None:
-        """Asks all that are open, up to so many labels each; where the limit takes more, under a smaller one."""
-        for task in sorted(self.tasks, key=lambda one: one.bound):
-            shares = iter(SHARES)
-            share = next(shares)
-            while task.bound < (limit := share * self.limit) and self.work > 0 and time.monotonic() < self.deadline:
-                outcome, candidates, work = self._proof(task).find(task.depth, limit, most, grid)
-                self.work -= work + BEGIN
-                if outcome == NONE:
-                    task.bound = limit
-                    break
-                best = self.best
-                for candidate in candidates:
-                    self.best = min(self.best, self.judge(task.family, task.micro_batches, candidate))
-                self.limit = min(self.limit, self.best * (1 - OPEN))
-                if outcome == FOUND and grid <= FINE:
-                    # With what comes once a step a candidate may take more than the limit, too.
-                    self.limit = min(self.limit, min(candidates[0].seconds, limit) * (1 - STEP))
-                elif self.best == best and (share := next(shares, 0.0)) == 0.0:
-                    break
+    def _ask(self, task: _Task) -> bool:
+        """Asks for stages of a table once; whether there was something to ask, and time for it."""
+        if task.bound >= self.limit or self.work <= 0 or time.monotonic() > self.deadline:
+            return False
+        most, grid = LEVELS[task.level]
+        limit = self.limit if task.failed > self.limit else (task.bound + task.failed) / 2
+        outcome, candidates, work = self._proof(task).find(task.depths, limit, most, grid, task.sync)
+        self.work -= work + BEGIN
+        if outcome == NONE:
+            task.bound = limit
+            return True
+        best = self.best
+        for candidate in candidates:
+            self.best = min(self.best, self.judge(task.family, task.micro_batches, candidate))
+        self.limit = min(self.limit, self.best * (1 - OPEN))
+        vain = outcome == FOUND and self.best == best
+        if vain and grid <= FINE and self._split(task):
+            return True
+        if vain or outcome == STOPPED:
+            task.failed = limit
+        if vain and grid <= FINE:
+            if task.failed - task.bound < STEP * self.limit:
+                # Labels leave out what keeps a candidate from being as good as they say.
+                task.level = len(LEVELS)
+        elif vain or task.failed - task.bound < CLOSE * self.limit:
+            task.level, task.failed = task.level + 1, inf
+        return True
+
+    def _split(self, task: _Task) -> bool:
+        """Asks for each depth by itself, then for parts of what the step's end may take: where a candidate isn't as
+        good as its labels say, these may have been too hopeful of both."""
+        if len(task.depths) > 1:
+            parts = [replace(task, depths=(depth,), failed=inf) for depth in task.depths]
+        else:
+            proof = self._proof(task)
+            least, most = max(task.sync[0], proof.least_sync), min(task.sync[1], proof.most_sync, self.limit)
+            if most - least < STEP * self.limit:
+                return False
+            half = (least + most) / 2
+            parts = [replace(task, sync=sync, failed=inf) for sync in ((task.sync[0], half), (half, task.sync[1]))]
+        self.tasks.remove(task)
+        self.tasks += parts
+        return True
 
     def _proof(self, task: _Task) -> Proof:
-        """A task's table; some are kept for other depths, limits and rounds."""
+        """A task's table; some are kept for other depths, limits and levels."""
         key = task.family, task.micro_batches
         if key not in self.proofs:
             if len(self.proofs) > KEPT // len(self.sets.ideals):

@@ -10,6 +10,7 @@ goes (``proving``); candidates that come up there are looked at, too.
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -23,7 +24,7 @@ from partita.planner.branches.bound import least_step
 from partita.planner.branches.formula import graph_seconds
 from partita.planner.branches.orders import listed, orders, turned
 from partita.planner.branches.programme import Programme
-from partita.planner.branches.proof import Candidate
+from partita.planner.branches.proof import Candidate, longest
 from partita.planner.branches.proving import Prover
 from partita.planner.branches.sets import Sets
 from partita.planner.branches.traffic import Traffic, Value, block_pairs, values
@@ -44,8 +45,11 @@ STEP = 2e-3
 # Answers that a climb begins with, the first of them one for each warm-up; chains among them, that take up to so many
 # times the best chain's seconds.
 CLIMBS, IN_ALL, CHAINS, WITHIN = 8, 3, 4, 1.1
-# A proof goes through so many sets of blocks at most, and does so much work; so many of its candidates are looked at.
-SETS, WORK, JUDGED = 20_000, 2_000_000, 8
+# Answers at their end whose stages may get longer warm-ups of their own.
+RAISED = 8
+# A proof goes through so many sets of blocks at most, and does so much work; for each so much of it one candidate is
+# looked at.
+SETS, WORK, LOOK = 20_000, 2_000_000, 250_000
 # How often the best answer's stages list their blocks in another order.
 TURNED = 4
 
@@ -149,6 +153,8 @@ class GraphSearch:
                     # A longer warm-up that wins nothing holds more.
                     if at not in climbed or seconds < climbed[at][0] * (1 - TIE):
                         climbed[at] = seconds, table
+        for at, (_, table) in heapq.nsmallest(RAISED, climbed.items(), key=lambda one: one[1][0]):
+            climbed[at] = table.raised(at), table
         return climbed
 
     def _near(self, table: _Table, places: Places) -> list[tuple[float, Places]]:
@@ -206,6 +212,7 @@ class _Table(Climb):
     def __init__(self, ways: StageWays, family: Family, traffic: Traffic):
         super().__init__(ways)
         self.family, self.traffic = family, traffic
+        self._raised: dict[Places, list[int]] = {}
 
     def same(self, places: Places) -> object:
         """Equal for the same stages, in whatever order their blocks are listed."""
@@ -214,9 +221,54 @@ class _Table(Climb):
         return frozenset(stages), self.family.unit, self.table.micro_batches
 
     def behind(self, places: Places) -> list[int]:
-        """For each stage how many lie behind it on the longest path."""
+        """For each stage how many lie behind it on the longest path, or as many as ``raised`` says."""
+        if places in self._raised:
+            return self._raised[places]
         moved, _ = self.traffic.moved(places)
         return [stages - 1 for stages in paths_behind(list(moved), len(places))]
+
+    def raised(self, places: Places) -> float:
+        """Gives single stages longer warm-ups where that wins something and fits, as if more stages lay behind them;
+        the seconds."""
+        best = self.seconds(places)
+        better = best < inf
+        while better:
+            better, behind = False, self._raised.get(places)
+            for other in self._longer(places):
+                self._raised[places] = other
+                if (took := self.seconds(places)) < best * (1 - STEP):
+                    best, better = took, True
+                    break
+            else:
+                self._raised.pop(places, None)
+                if behind is not None:
+                    self._raised[places] = behind
+        return best
+
+    def _longer(self, places: Places) -> list[list[int]]:
+        """One or two more behind a stage, and those that it reads from before it."""
+        (moved, _), behind, longer = self.traffic.moved(places), self.behind(places), []
+        for stage in sorted({maker for maker, _ in moved}):
+            for more in (1, 2):
+                found = list(behind)
+                found[stage] += more
+                for maker, reader in sorted(moved, reverse=True):
+                    found[maker] = max(found[maker], found[reader] + 1)
+                if max(found) < longest(self.table) and self.table.ahead(found[stage] - 1) < self.table.micro_batches:
+                    longer.append(found)
+        return longer
+
+    def depths(self, places: Places) -> tuple[int, ...] | None:
+        """Of each stage, as kFkB has it; None where all are the table's."""
+        if places not in self._raised:
+            return None
+        held, found = [self.table.held(behind) for behind in self._raised[places]], [0] * len(places)
+        readers: dict[int, list[int]] = {}
+        for maker, reader in self.traffic.moved(places)[0]:
+            readers.setdefault(maker, []).append(held[reader])
+        for maker, behind in readers.items():
+            found[maker] = max(0, held[maker] - max(behind) - 1)
+        return tuple(found)
 
     def step_seconds(self, turns: Sequence[Turns], places: Places, behind: Sequence[int]) -> float:
         ahead, (moved, far) = [self.table.ahead(each) for each in behind], self.traffic.moved(places)
@@ -226,7 +278,7 @@ class _Table(Climb):
         """The stages with the ways that are best beside each other."""
         best, which = self.best_ways(seconds, places)
         stages = self.ways.chosen(places, self.behind(places), which)
-        return Answer(self.family, self.table, Found(stages, best, terms(self.table, stages), 0))
+        return Answer(self.family, self.table, Found(stages, best, terms(self.table, stages), 0), self.depths(places))
 
 
 def _deep_enough(tables: Sequence[_Table], places: Places) -> tuple[float, _Table]:
@@ -345,7 +397,7 @@ def _proven(found: _Ends, whole: GraphSearch, below: float, work: int) -> float:
     def judge(family: Family, count: int, candidate: Candidate) -> float:
         nonlocal judged
         judged += 1
-        if judged <= JUDGED:
+        if judged <= work // LOOK:
             _gather(found, whole.among(candidate.blocks, (family, count, candidate.places)), below)
         return min([below, *(one[0] for one in found.values())])
 

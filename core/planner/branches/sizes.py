@@ -23,7 +23,7 @@ from partita.planner.joint.rows import Row, base
 from partita.planner.joint.sharp import Moved, Turns
 from partita.planner.joint.stage_ways import Places, StageWays, places_of
 from partita.planner.joint.table import Chosen, JointTable
-from partita.schedules import Schedule, Turn, find, in_flight
+from partita.schedules import Argument, Schedule, Turn, find, in_flight
 
 Counts = tuple[int, ...]
 # Of stages up to so many any two are tried together.
@@ -51,7 +51,7 @@ class Sizes:
     pricing: Pricing
     answer: Answer
     schedule: Schedule
-    arguments: Mapping[str, int]
+    arguments: Mapping[str, Argument]
     below: float
     left: int
     seen: dict[Counts, float] = field(default_factory=dict)

@@ -25,6 +25,7 @@ from partita.planner.joint.lent import local_elements
 from partita.planner.joint.price import Pricing
 from partita.planner.joint.space import Family, Option, Shape
 from partita.planner.joint.table import Chosen, JointTable
+from partita.schedules import Argument
 
 
 def build(pricing: Pricing, family: Family, table: JointTable, chosen: Sequence[Chosen], search: Search) -> Plan:
@@ -32,7 +33,7 @@ def build(pricing: Pricing, family: Family, table: JointTable, chosen: Sequence[
     problem = pricing.problem
     stages = plan_stages(pricing, family, table, chosen)
     used = {device for stage in stages for device in stage.devices}
-    depth = {"depth": table.depth} if table.depth else {}
+    depth: dict[str, Argument] = {"depth": table.depth} if table.depth else {}
     return Plan(
         model=problem.graph.name, problem=problem.digest, cluster=problem.cluster.name, target=problem.target,
         precision=problem.precision, optimizer=problem.optimizer, seq=problem.graph.seq,

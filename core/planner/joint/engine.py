@@ -33,11 +33,12 @@ DEPTHS = (0, 1, 2)
 
 @dataclass(frozen=True)
 class Answer:
-    """The best stages of one table."""
+    """The best stages of one table; ``depths``: of each stage, where they have their own."""
 
     family: Family
     table: JointTable
     found: Found
+    depths: tuple[int, ...] | None = None
 
     @property
     def seconds(self) -> float:

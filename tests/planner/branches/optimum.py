@@ -1,7 +1,8 @@
 """The least seconds of all stages that a small model can be cut into, under the planner's formula on a graph.
 
 All of them: every order of sets of blocks each of which reads none of a later one, every way to deal out the devices,
-every shape, number of micro-batches and warm-up, and the options of blocks that may be best. What a stage takes is
+every shape and number of micro-batches, every warm-up of each stage, and the options of blocks that may be best. What a
+stage takes is
 ``StageWays``' answer on a list in which its blocks are neighbours, in the model's order.
 """
 
@@ -20,7 +21,6 @@ from partita.planner.branches.formula import graph_seconds
 from partita.planner.branches.orders import listed
 from partita.planner.branches.search import branched, relisted
 from partita.planner.branches.traffic import Traffic, block_pairs, values
-from partita.planner.joint.engine import DEPTHS
 from partita.planner.joint.plan import solve
 from partita.planner.joint.price import Pricing
 from partita.planner.joint.rows import base
@@ -60,9 +60,9 @@ def optimum(problem: Problem) -> float:
         return Pricing(replace(problem, graph=graph), alike(graph)), len(reach - set(blocks))
 
     @cache
-    def table(blocks: tuple[int, ...], family: int, micro_batches: int, depth: int) -> tuple[StageWays, int]:
+    def table(blocks: tuple[int, ...], family: int, micro_batches: int) -> tuple[StageWays, int]:
         pricing, start = priced(blocks)
-        found = replace(pricing.unmixed(pricing.families[family], micro_batches), depth=depth)
+        found = pricing.unmixed(pricing.families[family], micro_batches)
         return StageWays(found, base(found.prices, found.used), inf, {}), start
 
     for number, family in enumerate(whole.families):
@@ -86,17 +86,28 @@ def optimum(problem: Problem) -> float:
                         continue
                     sent, far = traffic.moved(tuple(places))
                     later = [deep - 1 for deep in paths_behind(list(sent), len(places))]
-                    for depth in DEPTHS:
+                    for longer in _longer(later, list(sent), micro_batches):
                         ways = []
-                        for stage, one, rest in zip(stages, places, later, strict=True):
-                            known, start = table(stage, number, micro_batches, depth)
+                        for stage, one, rest in zip(stages, places, longer, strict=True):
+                            known, start = table(stage, number, micro_batches)
                             ways.append(known.ways(rest, Place(start, start + len(stage), one.unit, one.shape)))
-                        ahead = [replace(plain, depth=depth).ahead(rest) for rest in later]
+                        ahead = [plain.ahead(rest) for rest in longer]
                         for chosen in product(*ways):
                             turns = [way[0] for way in chosen]
                             if micro_batches * max(f + b for f, b, _ in turns) < best:
                                 best = min(best, graph_seconds(turns, sent, ahead, micro_batches, far))
     return best
+
+
+def _longer(behind: list[int], edges: list[tuple[int, int]], most: int) -> Iterator[list[int]]:
+    """As many stages behind each, and all of more with which they hold up to so many micro-batches."""
+    makers = sorted({maker for maker, _ in edges})
+    for more in product(*(range(behind[maker], max(1, most - 1) + behind[maker]) for maker in makers)):
+        found = list(behind)
+        for maker, one in zip(makers, more, strict=True):
+            found[maker] = one
+        if all(found[maker] > found[reader] for maker, reader in edges):
+            yield found
 
 
 def _stages(problem: Problem, most: int) -> Iterator[Stages]:

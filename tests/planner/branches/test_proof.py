@@ -68,15 +68,15 @@ def test_candidates_are_stages_and_none_is_under_the_bound(seed):
         if least > 1.2 * found.best.seconds:
             break
         proof = Proof(sets, family, count)
-        outcome, none, _ = proof.find(0, found.searched.bound_seconds * (1 - 1e-9), 100_000, 1e-4)
+        outcome, none, _ = proof.find((0, 1, 2), found.searched.bound_seconds * (1 - 1e-9), 100_000, 1e-4)
         assert (outcome, none) == (NONE, [])
-        _, candidates, _ = proof.find(0, 1.2 * found.best.seconds, 100_000, 1e-4)
+        _, candidates, _ = proof.find((0,), 1.2 * found.best.seconds, 100_000, 1e-4)
         assert len({candidate.stages for candidate in candidates}) == len(candidates)
         for candidate in candidates:
             assert sorted(candidate.blocks) == list(range(len(problem.graph.blocks)))
             start = family, count, candidate.places
             tables = whole.among(candidate.blocks, start).tables_of(*start[:2], inf)
-            took = min(table.seconds(candidate.places) for table in tables)
+            took = min(table.raised(candidate.places) for table in tables)
             assert took >= found.searched.bound_seconds
             several += took < inf
     assert several
