@@ -17,7 +17,7 @@ from partita.plan import Plan, rounded
 from partita.planner.arrangement import numbered
 from partita.planner.branches import NAME
 from partita.planner.branches.search import GraphSearch
-from partita.planner.branches.sizes import SCHEDULES, Counts, Sizes, plan_seconds
+from partita.planner.branches.sizes import SCHEDULES, Bases, Counts, Sizes, plan_seconds
 from partita.planner.joint.build import plan_stages
 from partita.planner.words import duration
 from partita.problem import Problem
@@ -120,10 +120,10 @@ def _ends(starts: Sequence[Start], passed: Sequence[Start], step: float) -> list
         solved, answer, plan = start
         begun.append((plan_seconds(solved.engine.pricing, answer, plan, step * NEAR), start))
     found: dict[object, _End] = {}
-    left = PLAYED
+    left, bases = PLAYED, Bases()
     for seconds, start in sorted(begun, key=lambda one: one[0]):
         if 0 < seconds < step * NEAR and time.monotonic() < start[0].engine.deadline:
-            ends, left = _climbed(start, seconds, left)
+            ends, left = _climbed(start, seconds, left, bases)
             for end in ends:
                 found.setdefault(end.key, end)
     least = min((end.seconds for end in found.values()), default=inf)
@@ -133,12 +133,12 @@ def _ends(starts: Sequence[Start], passed: Sequence[Start], step: float) -> list
     )
 
 
-def _climbed(start: Start, seconds: float, left: int) -> tuple[list[_End], int]:
+def _climbed(start: Start, seconds: float, left: int, bases: Bases) -> tuple[list[_End], int]:
     """What a climb from a plan that takes so many seconds says to be faster, and how many turns are left to play."""
     solved, answer, plan = start
     if plan.schedule not in SCHEDULES or len(plan.stages) == 1:
         return [], left
-    sizes = Sizes(solved.engine.pricing, answer, find(plan.schedule), plan.order.arguments, seconds, left)
+    sizes = Sizes(solved.engine.pricing, answer, find(plan.schedule), plan.order.arguments, seconds, left, bases)
     first = tuple(stage.micro_batches for stage in plan.stages)
     played = sizes.seconds(first)
     if abs(played / seconds - 1) > APART:

@@ -128,8 +128,8 @@ def _own(problem: Problem, start: Start, tried: Sequence[Start], passed: Sequenc
             said = [*said, own.said]
         else:
             listed = [] if own.start[0].engine.pricing.problem.graph is problem.graph else [OTHER_ORDER]
-            alike = f"({arrangement(plan.stages, plan.order)}) takes {duration(plan.predicted.step_seconds)}"
-            said = [*listed, own.said, f"The fastest with one number of micro-batches in all stages {alike}."]
+            others = f"({arrangement(plan.stages, plan.order)}) takes {duration(plan.predicted.step_seconds)}"
+            said = [*listed, own.said, f"The fastest with one number of micro-batches in all stages {others}."]
         (solved, answer, _), plan = own.start, own.plan
     return replace(plan, reasons=(*reasons(solved, answer, plan), *said))
 

@@ -19,13 +19,16 @@ from partita.planner.branches.played import played_seconds
 from partita.planner.branches.traffic import Traffic, Value, values
 from partita.planner.joint.engine import TIE, Answer
 from partita.planner.joint.price import Pricing
-from partita.planner.joint.rows import Row, base
+from partita.planner.joint.rows import Base, base
 from partita.planner.joint.sharp import Moved, Turns
+from partita.planner.joint.space import Family
 from partita.planner.joint.stage_ways import Places, StageWays, places_of
 from partita.planner.joint.table import Chosen, JointTable
 from partita.schedules import Argument, Schedule, Turn, find, in_flight
 
 Counts = tuple[int, ...]
+# Tables of a pricing's family by the number of micro-batches, with what any stage takes at its fastest.
+Bases = dict[tuple[Pricing, Family, int], tuple[JointTable, Base]]
 # Of stages up to so many any two are tried together.
 PAIRS = 8
 # Orders in which stages may have unlike numbers, and which the search lists with a warm-up.
@@ -45,7 +48,7 @@ def plan_seconds(pricing: Pricing, answer: Answer, plan: Plan, below: float = in
 @dataclass
 class Sizes:
     """What the stages of an answer take with any numbers of micro-batches, in one order; ``below``: those that take
-    less than so many seconds a step; ``left``: turns that may still be played.
+    less than so many seconds a step; ``left``: turns that may still be played; ``bases``: may be shared with others.
     """
 
     pricing: Pricing
@@ -54,6 +57,7 @@ class Sizes:
     arguments: Mapping[str, Argument]
     below: float
     left: int
+    bases: Bases = field(default_factory=dict)
     seen: dict[Counts, float] = field(default_factory=dict)
     _ways: dict[int, StageWays | None] = field(default_factory=dict)
     _traffic: dict[int, Traffic] = field(default_factory=dict)
@@ -132,10 +136,13 @@ class Sizes:
         played = 2 * sum(counts)
         if any(self.pricing.problem.global_batch % count for count in counts) or played > self.left:
             return inf
+        if any(self._of(count) is None for count in counts):
+            return inf
         orders, took = self._orders(counts), list[Turns]()
         for stage, place in enumerate(self.places):
             ways = self._of(counts[stage])
-            known = [] if ways is None else ways.ways(in_flight(orders[stage]) - 1, place)
+            assert ways is not None
+            known = ways.ways(in_flight(orders[stage]) - 1, place)
             if not known:
                 return inf
             took.append(known[0][0])
@@ -160,9 +167,11 @@ class Sizes:
         pricing, family = self.pricing, self.answer.family
         if count not in pricing.micro_batches(family):
             return None
-        # Without a longer warm-up a stage holds one more than there are behind it.
-        table, rows = pricing.table(family, count, "1f1b", 0), dict[tuple[int, int, int, bool], Row]()
-        return StageWays(table, base(table.prices, table.used), self.below / count, rows)
+        if (pricing, family, count) not in self.bases:
+            # Without a longer warm-up a stage holds one more than there are behind it.
+            table = pricing.table(family, count, "1f1b", 0)
+            self.bases[pricing, family, count] = table, base(table.prices, table.used)
+        return StageWays(*self.bases[pricing, family, count], self.below / count, {})
 
     def _messages(self, count: int) -> Traffic:
         """What crosses in messages that have that part of the batch."""
