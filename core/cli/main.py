@@ -12,6 +12,8 @@ import traceback
 from collections.abc import Sequence
 
 import typer
+from typer.main import get_command_name
+from typer.models import CommandInfo
 
 from partita.errors import PartitaError, is_interrupt
 from partita.hooks import plugins
@@ -46,7 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         gc.set_threshold(OBJECTS)
     arguments = [argument for argument in arguments[:until] if argument != "--debug"] + arguments[until:]
     try:
-        status = application()(args=arguments, prog_name="partita", standalone_mode=False)
+        app = application()
+        app.registered_commands = _asked(app.registered_commands, verb)
+        status = app(args=arguments, prog_name="partita", standalone_mode=False)
         # The parser turns an interrupt into this status and says nothing.
         return _failed("interrupted", 130, debug) if status == 130 else int(status or 0)
     except ParserError as error:
@@ -77,6 +81,12 @@ def application() -> typer.Typer:
     app.callback(invoke_without_command=True)(_root)
     plugins().hook.partita_verbs(app=app)
     return app
+
+
+def _asked(commands: list[CommandInfo], verb: str | None) -> list[CommandInfo]:
+    """The verb's own command, or all where there is none of the name: reading all their options takes a while."""
+    own = [one for one in commands if verb == (one.name or get_command_name(getattr(one.callback, "__name__", "")))]
+    return own or commands
 
 
 def _root(context: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version.")) -> None:

@@ -155,6 +155,7 @@ def test_keys_of_training_arguments(check: Check, key: str, severity: str, works
     assert [(f["severity"], f["path"], f["works"]) for f in found["findings"]] == [(severity, key, works)]
 
 
+@pytest.mark.slow
 def test_the_tables_hold_what_the_frameworks_know() -> None:
     """DeepSpeed's classes are asked only here; the command reads the tables alone."""
     from deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP16Config

@@ -34,9 +34,12 @@ def deepspeed(plan: Plan) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "fix",
-    [[], ["pp=2"], ["pp=2", "tp=2"], ["dp=4", "zero=2", "micro_batch=1"], ["pp=4", "micro_batches=8"]],
+    [
+        [], pytest.param(["pp=2"], marks=pytest.mark.slow), ["pp=2", "tp=2"], ["dp=4", "zero=2", "micro_batch=1"],
+        pytest.param(["pp=4", "micro_batches=8"], marks=pytest.mark.slow),
+    ],
     ids=",".join,
-)
+)  # fmt: skip
 def test_a_plan_costs_what_check_says(check: Check, fix: list[str]) -> None:
     """The best arrangement under the formula, written down by hand: the seconds and the bytes of its simulation."""
     question = ["gpt3-125m", "--cluster", "1x4xa100-80gb"]

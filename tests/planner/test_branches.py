@@ -161,7 +161,7 @@ def test_where_no_chain_fits_branches_side_by_side_may():
     assert any(said.startswith("As a chain of stages nothing fits 2.40 GiB a device") for said in found.reasons)
 
 
-@pytest.mark.parametrize("memory", [2.6, 3.0])
+@pytest.mark.parametrize("memory", [pytest.param(2.6, marks=pytest.mark.slow), 3.0])
 def test_kfkb_can_be_held(memory):
     asked = replace(problem("partita", schedule="kfkb"), memory_bytes=int(memory * GIB))
     plan = planned(asked)

@@ -29,8 +29,12 @@ def asked(made, target="partita", **fix):
 
 
 @pytest.mark.parametrize(
-    ("stage", "name", "value"), [(0, "zero", 1), (1, "zero", 2), (1, "tp", 1), (0, "dp", 2), (1, "recompute", "full")]
-)
+    ("stage", "name", "value"),
+    [
+        (0, "zero", 1), pytest.param(1, "zero", 2, marks=pytest.mark.slow), (1, "tp", 1),
+        pytest.param(0, "dp", 2, marks=pytest.mark.slow), (1, "recompute", "full"),
+    ],
+)  # fmt: skip
 def test_a_held_stage_is_kept_and_the_rest_is_the_best_there_is(made, stage, name, value):
     problem = asked(made, pp=2, **{f"stage__{stage}_at_{name}": value})
     found = plan(problem)

@@ -19,7 +19,13 @@ def answer(capsys, *words: str) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("fix", [["micro_batch=2"], ["micro_batches=1"], ["pp=2", "micro_batch=4"], ["recompute=full"]])
+@pytest.mark.parametrize(
+    "fix",
+    [
+        ["micro_batch=2"], ["pp=2", "micro_batch=4"], pytest.param(["micro_batches=1"], marks=pytest.mark.slow),
+        pytest.param(["recompute=full"], marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
 def test_simulation_takes_the_same_profile(capsys, tmp_path, fix):
     path = str(tmp_path / "plan.json")
     held = [word for name in fix for word in ("--fix", name)]

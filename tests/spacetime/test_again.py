@@ -137,7 +137,8 @@ LAYOUTS = (
 @pytest.mark.parametrize(
     ("name", "layout"),
     [
-        *((name, layout) for name in ("gpt2", "llama", "t5", "swin", "exported") for layout in LAYOUTS),
+        *((name, layout) for name in ("gpt2", "llama", "t5", "swin") for layout in LAYOUTS),
+        *(pytest.param("exported", layout, marks=pytest.mark.slow) for layout in LAYOUTS),
         # Its three heads can't be halved.
         ("vit", LAYOUTS[0]),
     ],

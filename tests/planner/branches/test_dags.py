@@ -22,11 +22,11 @@ from tests.planner.branches.optimum import over_optimum
 # Of these a chain in another order of the blocks than the model's was up to a quarter faster than the plan, before
 # others were tried.
 FASTER_ONCE = (6, 9, 21, 41)
-SEEDS, MORE = (2, 14, *FASTER_ONCE[:2]), (15, 20, 22, 46, 62, *FASTER_ONCE[2:])
+SEEDS, MORE = (2, *FASTER_ONCE[:1]), (14, 15, 20, 22, 46, 62, *FASTER_ONCE[1:])
 
 
 # Models of up to five blocks; of these LISTED answers are runs of some list that the search climbs along.
-LISTED, OTHERS = (0, 2, 4, 5, 6, 7, 21), (3, 12, 14, 17)
+LISTED, OTHERS, FAST = (0, 2, 4, 5, 6, 7, 21), (3, 12, 14, 17), (3, 14)
 # By how much of it the bound is under the best of all stages at most: ports that several stages share aren't all in it.
 LOOSE = 0.03
 
@@ -53,7 +53,9 @@ def test_nor_is_an_interleaved_chain_of_another_order():
     assert outcome(drawn(202)).ratio > 1 - SAME
 
 
-@pytest.mark.parametrize("seed", [2, 14, 22, *FASTER_ONCE])
+@pytest.mark.parametrize(
+    "seed", [*SEEDS, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (9, 14, 21, 22, 41))]
+)
 def test_no_stages_take_less_than_the_bound(seed):
     solved = solve(small(seed))
     found = branched(solved, inf, 5, list(relisted(solved, inf)))
@@ -82,7 +84,10 @@ def test_stages_get_warm_ups_of_their_own_where_memory_leaves_some_room(tmp_path
     assert min(took) > 1.03 * plan.predicted.step_seconds
 
 
-@pytest.mark.parametrize("seed", [*OTHERS, *(pytest.param(seed, marks=pytest.mark.slow) for seed in LISTED)])
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(seed, marks=() if seed in FAST else pytest.mark.slow) for seed in (*LISTED, *OTHERS)],
+)
 def test_no_stages_of_a_small_model_are_better_nor_under_the_bound(seed):
     answer, bound = over_optimum(seed, 5)
     assert answer == pytest.approx(1, rel=1e-9)

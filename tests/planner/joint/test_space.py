@@ -118,9 +118,10 @@ def test_it_computes_what_one_device_computes(name: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("case", "wanted"),
     [
-        (
+        pytest.param(
             Case("gpt3-tiny", 8, 32, {"plain", "divided", "context 2", "context 2, sequence"}, {"cp": 2}),
             {"context 2", "context 2, sequence"},
+            marks=pytest.mark.slow,
         ),
         (Case("gpt3-tiny", 4, 16, set(), device_bytes=4 * MIB), {"sequence", "co-shard 2", "co-shard 4"}),
         pytest.param(
