@@ -22,7 +22,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from partita.adapters.deepspeed.initialize import initialize
 from partita.adapters.megatron import layers
 from partita.adapters.torch.checkpoint import save_checkpoint
 from partita.adapters.torch.engine import TorchEngine, optimizers
@@ -65,6 +64,9 @@ def trainer(plan: Plan, lowered: Lowered, given: argparse.Namespace, device: tor
         return torch.optim.Adam(parameters.values(), lr=given.learning_rate)
 
     if plan.target == "deepspeed":
+        # Here, because importing DeepSpeed takes seconds and only its own plans need it.
+        from partita.adapters.deepspeed.initialize import initialize
+
         engine = initialize(
             plan, lowered, optimizer=adam, config={"gradient_clipping": 0.0}, seed=given.seed, device=device
         )
@@ -102,6 +104,8 @@ def begin(words: Sequence[str]) -> Callable[[], None]:
     recipe.check(plan, given.plan, files)
     work = recipe.workload(given.model, seq=plan.seq, dtype=DTYPES[plan.precision], seed=given.seed, files=files)
     lowered = lower_model(plan, work.model, work.example)
+    if plan.target == "deepspeed":
+        import partita.adapters.deepspeed.initialize  # noqa: F401
     if realiser(lowered, plan.target) is layers.realise:
         layers.require(max(lowered.program.widths))
     return partial(train, recipe, plan, work, lowered, given)
