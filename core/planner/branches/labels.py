@@ -156,8 +156,8 @@ def least_seconds(
 def extended(
     masks, seconds, forward, backward, size, sync, sloped, slopes, base_bytes, base_sync, room, temporary, having,
     beyond, beyond_having, units, prices_of, ports, nodes, live, alive, begins, readers, downs, ups, latency,
-    directions, work, tails, paths, least_sync, most_sync, above, held, ahead, options, keys, values, below, c, grid,
-    most,
+    directions, work, remaining, tails, paths, least_sync, most_sync, above, held, ahead, options, keys, values, below,
+    c, grid, most,
 ):  # fmt: skip
     """Goes from label to label, until ``WANTED`` have all blocks or none is left: how it ends, those labels and their
     seconds, the labels' columns [labels, 4], and how much work it was."""
@@ -234,8 +234,17 @@ def extended(
                         y, behind = max(ends[label], sync_of[at_of]), behind_of[at_of]
                         if max(c * least, behind) + y >= below or (last and y <= above):
                             continue
+                        # Before the port is looked at: most go no further.
+                        later, e, left, bits = (y - ends[label]) / times, 0.0, np.inf, read[chosen[at_of]]
+                        at = 0
+                        while bits:
+                            if bits & 1:
+                                e, left = max(e, made[label, at]), min(left, slack[label, at])
+                            bits >>= 1
+                            at += 1
+                        if e + c * least + y >= below or left - later < least:
+                            continue
                         looked += 1
-                        later = (y - ends[label]) / times
                         # What the stage reads, in the order in which it is ready, passes its port.
                         reading, most_rest = 0, held.shape[0] - 1
                         for at in range(alive[i]):
@@ -317,6 +326,10 @@ def extended(
                                     good = False
                                     break
                             if not good or (not last and not begins[j] and earliest + behind + y >= below):
+                                continue
+                            # All that is left begins after the first of what it may read.
+                            first_read = 0.0 if last or begins[j] else earliest
+                            if first_read + remaining[j, free_units] + y >= below:
                                 continue
                             beaten = False
                             if not last:

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from partita.planner.branches.fitting import KEPT
 from partita.planner.branches.labels import BEFORE, SET, SHAPE, UNIT, extended
+from partita.planner.branches.resting import least_rest
 from partita.planner.branches.sets import Sets
 from partita.planner.branches.traffic import Traffic
 from partita.planner.ideals import packed
@@ -72,8 +73,9 @@ class Candidate:
 class Proof:
     """The labels of one family and number of micro-batches, for any depth and limit."""
 
-    def __init__(self, sets: Sets, family: Family, micro_batches: int):
-        self.sets, self.family = sets, family
+    def __init__(self, sets: Sets, family: Family, micro_batches: int, back: bool = True):
+        """``back``: whether it goes through all sets from the back first, which takes about their number's square."""
+        self.sets, self.family, self.back = sets, family, back
         self.table: JointTable = sets.pricing.unmixed(family, micro_batches)
         prices = self.table.prices
         self.each = prices.forward + prices.backward
@@ -243,9 +245,10 @@ class Proof:
         return float(each[used].max()) * (1 + 1e-9)
 
     @cached_property
-    def _ahead(self) -> tuple[Array, Array, Array]:
-        """[sets]: the least work of a set's blocks, in seconds × units; [U + 1, values] each, by the units that are
-        left: from when a value is made on the least to the end of the last stage's turns, and to the longest path's."""
+    def _ahead(self) -> tuple[Array, Array, Array, Array]:
+        """[sets]: the least work of a set's blocks, in seconds × units; [sets, U + 1]: what those outside take at
+        least; [U + 1, values] each, by the units that are left: from when a value is made on the least to the end of
+        the last stage's turns, and to the longest path's."""
         table, n, c = self.table, self.least.shape[1], self.table.micro_batches
         used = table.used
         units = np.where(used, table.least_units, 1.0)
@@ -262,7 +265,26 @@ class Proof:
         for rows in (ends, paths):
             each = [rows[:, list(value.readers)].max(axis=1) * (1 - 1e-9) for value in self.sets.values]
             found.append(np.ascontiguousarray(np.array(each).reshape(len(each), table.all_units + 1).T))
-        return self._summed(work * (1 - 1e-12)), found[0], found[1]
+        return self._summed(work * (1 - 1e-12)), self._least_rest(), found[0], found[1]
+
+    def _least_rest(self) -> Array:
+        """[sets, U + 1]: see ``least_rest``; zeros where that isn't asked for."""
+        table, sets = self.table, self.sets
+        if not self.back:
+            return np.zeros((len(sets.ideals), table.all_units + 1))
+        sizes = np.unique(table.units[(table.prices_of >= 0).any(axis=1)])
+        # Of each size the least of all its ways.
+        ways = [np.unique(table.prices_of[table.units == size]) for size in sizes]
+        seconds = self._summed(np.array([self.least[each[each >= 0]].min(axis=0) for each in ways])) * (1 - 1e-9)
+        makers = np.zeros((sets.ideals.nodes, sets.ideals.nodes), np.bool_)
+        for maker, reader in sets.pairs:
+            makers[reader, maker] = True
+        maker_of = np.array([value.maker for value in sets.values], np.int64)
+        found: Array = least_rest(
+            sets.ideals.masks, seconds, sizes.astype(np.int64), table.micro_batches, table.all_units, packed(makers),
+            *sets.live, maker_of,
+        )  # fmt: skip
+        return found
 
 
 def _levels(values: Array) -> tuple[Array, NDArray[np.uint64]]:

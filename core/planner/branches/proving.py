@@ -23,13 +23,15 @@ from partita.planner.joint.space import Family
 OPEN, STEP = 5e-3, 2e-3
 # Labels of a search and the grid of its times, level by level: a coarse one proves in little work what is far above the
 # limit.
-LEVELS = ((4_096, 1e-2), (16_384, 3e-3), (65_536, 1e-3), (262_144, 1e-3), (1_048_576, 3e-4), (4_194_304, 1e-4))
-# Where the labels run out, a limit half-way to the bound is tried, until they are so close.
-CLOSE = 0.02
+LEVELS = ((4_096, 1e-2), (16_384, 3e-3), (65_536, 1e-3), (262_144, 1e-3), (1_048_576, 1e-3), (2_097_152, 3e-4))
+# Where the labels run out, a limit half-way to the bound is tried, until they are so close, and so often.
+CLOSE, TRIES = 0.02, 2
 # Candidates on a coarser grid may be none on a finer one.
 FINE = 1e-3
 # The work of a search that ends at once; sets of all tables that are kept.
 BEGIN, KEPT = 20_000, 100_000
+# Pairs of sets that are as much work as a step; and which part of the work may go into that for one table.
+PAIRS, SHARE = 32, 20
 # Seconds of a family and number of micro-batches, better or worse, with the stages of a candidate.
 Judge = Callable[[Family, int, Candidate], float]
 
@@ -46,6 +48,7 @@ class _Task:
     sync: tuple[float, float] = (-1.0, inf)
     level: int = 0
     failed: float = inf
+    tries: int = 0
 
 
 class Prover:
@@ -54,6 +57,9 @@ class Prover:
     def __init__(self, sets: Sets, tables: Sequence[tuple[float, Family, int]], work: int, deadline: float):
         self.sets, self.work, self.deadline = sets, work, deadline
         self.proofs: dict[tuple[Family, int], Proof] = {}
+        # What it takes to go through the sets from the back, for one table.
+        self.back = len(sets.ideals) ** 2 // PAIRS
+        self.goes_back = self.back <= work // SHARE
         self.tasks = [
             # Stages that hold all micro-batches have no longer warm-up.
             _Task(least, family, count, DEPTHS[: max(1, count - 1)])
@@ -91,27 +97,29 @@ class Prover:
         if vain and grid <= FINE and self._split(task):
             return True
         if vain or outcome == STOPPED:
-            task.failed = limit
+            task.failed, task.tries = limit, task.tries + 1
         if vain and grid <= FINE:
             if task.failed - task.bound < STEP * self.limit:
                 # Labels leave out what keeps a candidate from being as good as they say.
                 task.level = len(LEVELS)
-        elif vain or task.failed - task.bound < CLOSE * self.limit:
-            task.level, task.failed = task.level + 1, inf
+        elif vain or task.tries == TRIES or task.failed - task.bound < CLOSE * self.limit:
+            task.level, task.failed, task.tries = task.level + 1, inf, 0
         return True
 
     def _split(self, task: _Task) -> bool:
         """Asks for each depth by itself, then for parts of what the step's end may take: where a candidate isn't as
         good as its labels say, these may have been too hopeful of both."""
         if len(task.depths) > 1:
-            parts = [replace(task, depths=(depth,), failed=inf) for depth in task.depths]
+            parts = [replace(task, depths=(depth,), failed=inf, tries=0) for depth in task.depths]
         else:
             proof = self._proof(task)
             least, most = max(task.sync[0], proof.least_sync), min(task.sync[1], proof.most_sync, self.limit)
             if most - least < STEP * self.limit:
                 return False
             half = (least + most) / 2
-            parts = [replace(task, sync=sync, failed=inf) for sync in ((task.sync[0], half), (half, task.sync[1]))]
+            parts = [
+                replace(task, sync=sync, failed=inf, tries=0) for sync in ((task.sync[0], half), (half, task.sync[1]))
+            ]
         self.tasks.remove(task)
         self.tasks += parts
         return True
@@ -122,5 +130,6 @@ class Prover:
         if key not in self.proofs:
             if len(self.proofs) > KEPT // len(self.sets.ideals):
                 self.proofs.clear()
-            self.proofs[key] = Proof(self.sets, *key)
+            self.proofs[key] = Proof(self.sets, *key, self.goes_back)
+            self.work -= self.back if self.goes_back else 0
         return self.proofs[key]
