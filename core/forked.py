@@ -7,7 +7,6 @@ some more to capture; four ranks would do it four times. A process may be forked
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import signal
@@ -17,10 +16,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from partita.errors import PartitaError
-from partita.launch import end, heeded, job, place, signals, watch
-
-# Of Linux's prctl.
-PARENT_DEATH_SIGNAL = 1
+from partita.launch import PARENT_DEATH_SIGNAL, adopting, end, heeded, job, place, prctl, signals, watch
 
 
 class Forked:
@@ -61,7 +57,7 @@ def main(ranks: int, module: str, words: Sequence[str]) -> int:
     assert threading.active_count() == 1, threading.enumerate()
     # What is there already needn't be looked through by every rank, nor be copied for it.
     gc.freeze()
-    with signals() as received:
+    with signals() as received, adopting():
         signal.pthread_sigmask(signal.SIG_BLOCK, asked)
         forked = _fork(ranks)
         if forked is not None:
@@ -98,7 +94,7 @@ def _fork(ranks: int) -> list[Forked] | None:
 
 def _end_with(parent: int, number: signal.Signals) -> None:
     """This process is sent the signal when its parent ends, also where it has ended since."""
-    ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, int(number), 0, 0, 0)
+    prctl(PARENT_DEATH_SIGNAL, number)
     if os.getppid() != parent:
         os.kill(os.getpid(), number)
 

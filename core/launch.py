@@ -10,6 +10,7 @@ they have in common (``run_forked``, and ``forked.py`` for that process).
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
@@ -26,6 +27,9 @@ from partita.errors import PartitaError
 END_SECONDS = 5.0
 # The rank that ends first is blamed. Its peers notice within some hundredths of a second.
 LOOK_SECONDS = 0.02
+
+# Of Linux's prctl.
+PARENT_DEATH_SIGNAL, CHILD_SUBREAPER = 1, 36
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 NVIDIA = "/dev/nvidia0"
@@ -53,7 +57,7 @@ def run_ranks(command: Sequence[str], ranks: int, environment: Mapping[str, str]
     these cases is a process left behind.
     """
     shared = {**environment, **job(ranks)}
-    with signals() as received:
+    with signals() as received, adopting():
         processes: list[subprocess.Popen[bytes]] = []
         try:
             for rank in range(ranks):
@@ -132,6 +136,22 @@ def signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def adopting() -> Iterator[None]:
+    """What ranks leave behind becomes this process's child: init may take seconds to see that it has ended."""
+    prctl(CHILD_SUBREAPER, 1)
+    try:
+        yield
+    finally:
+        prctl(CHILD_SUBREAPER, 0)
+
+
+def prctl(option: int, value: int) -> None:
+    """Of Linux; elsewhere nothing."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
 def heeded() -> list[signal.Signals]:
     """Of the signals that ask a process to end, those that this one doesn't ignore."""
     return [number for number in ENDING if signal.getsignal(number) not in (signal.SIG_IGN, None)]
@@ -179,14 +199,23 @@ def _send(processes: Processes, number: int) -> bool:
     left = False
     for process in processes:
         # A rank that has ended and wasn't waited for would count as alive.
-        if process.poll() is not None and _exists(process.pid):
-            # No process is given the id of a group that is left: the rank's group is gone, and the id is another's.
-            continue
+        if process.poll() is not None:
+            if _exists(process.pid):
+                # No process is given the id of a group that is left: the rank's group is gone, and the id is another's.
+                continue
+            _reap(process.pid)
         # Whatever can't be signalled, the ranks after it are.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, number)
             left = True
     return left
+
+
+def _reap(group: int) -> None:
+    """Wait for those of the group that have ended and are this process's."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-group, os.WNOHANG)[0]:
+            pass
 
 
 def _exists(process: int) -> bool:

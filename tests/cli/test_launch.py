@@ -70,7 +70,8 @@ def test_one_rank_ends_all(name: str, tmp_path: Path, capfd: pytest.CaptureFixtu
     first, others, status, says = ENDS[name]
     start = time.monotonic()
     found = run_ranks(rank(tmp_path, f"if rank == 1: {first}\n{others}"), 3, os.environ)
-    assert time.monotonic() - start < (12 if others == STUBBORN else 6)
+    # Whoever listens isn't waited for, nor is init, which may be slow to see that a rank's child has ended.
+    assert time.monotonic() - start < (12 if others == STUBBORN else 4.5)
     assert (found, alive(processes(tmp_path))) == (status, [])
     err = capfd.readouterr().err
     assert err.splitlines()[-1] == f"partita: {says}; the other ranks were stopped"

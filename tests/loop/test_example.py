@@ -66,7 +66,8 @@ def require_saved(folder: Path) -> None:
     assert (folder / "out" / "model" / "pytorch_model.bin").stat().st_size > 4 * 200_000
 
 
-@pytest.mark.parametrize("name", PLANS)
+# That of stages is the one that torchrun starts.
+@pytest.mark.parametrize("name", ["zero3", "pp2 tp2"])
 def test_equal_losses(pool: Pool, tmp_path: Path, without: Any, name: str) -> None:
     ranks, change, words = PLANS[name]
     out, err = run(pool, tmp_path, ranks, change, "--epochs=1", "--output=out")
@@ -91,6 +92,7 @@ def test_equal_losses_under_torchrun(tmp_path: Path, without: Any) -> None:
     found = torchrun(tmp_path, change, "--epochs=1", "--output=out")
     assert found.returncode == 0, found.stderr[-3000:]
     assert losses(found.stdout) == pytest.approx(without(2), rel=1e-5)
+    assert len(without(2)) > 5
     assert f"partita: plan for 2 ranks: {words}" in found.stderr
     require_saved(tmp_path)
 
