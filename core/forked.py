@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 
 from partita.errors import PartitaError
@@ -101,7 +102,7 @@ def _end_with(parent: int, number: signal.Signals) -> None:
 
 def _name(name: str) -> None:
     """As ps and top show it: the command line is the same for all."""
-    with open("/proc/self/comm", "w") as file:
+    with suppress(OSError), open("/proc/self/comm", "w") as file:
         file.write(name)
 
 

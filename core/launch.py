@@ -32,7 +32,8 @@ LOOK_SECONDS = 0.02
 PARENT_DEATH_SIGNAL, CHILD_SUBREAPER = 1, 36
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-NVIDIA = "/dev/nvidia0"
+# Of drivers of GPUs: NVIDIA's (a container may have any of its devices), Windows' for Linux, AMD's.
+DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 
 
 class Process(Protocol):
@@ -103,7 +104,7 @@ def run_forked(module: str, words: Sequence[str], ranks: int, environment: Mappi
 
 def forkable() -> bool:
     """CUDA that has been asked anything doesn't survive a fork, and imports ask it; nor do macOS's libraries."""
-    return sys.platform == "linux" and not os.path.exists(NVIDIA)
+    return sys.platform == "linux" and not any(map(os.path.exists, DRIVERS))
 
 
 def job(ranks: int) -> dict[str, str]:
@@ -237,6 +238,6 @@ def _free_port() -> int:
 def quiet_environment() -> dict[str, str]:
     """Of children: one thread a rank unless told otherwise, no start-up chatter of the frameworks."""
     quiet = {"OMP_NUM_THREADS": "1", "DEEPSPEED_LOG_LEVEL": "error", "PYTHONWARNINGS": "ignore"}
-    if not os.path.exists(NVIDIA):
+    if not any(map(os.path.exists, DRIVERS)):
         quiet["DS_ACCELERATOR"] = "cpu"
     return {**quiet, **os.environ}

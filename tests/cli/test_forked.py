@@ -123,7 +123,7 @@ def gone(numbers: list[int]) -> bool:
 
 def test_where_a_process_with_torch_cannot_be_forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside a GPU: each rank is a process that begins by itself."""
-    monkeypatch.setattr(launch, "NVIDIA", "/dev/null")
+    monkeypatch.setattr(launch, "DRIVERS", ("/dev/null",))
     (tmp_path / "alone.py").write_text(
         "import os, sys, pathlib\npathlib.Path(sys.argv[1], os.environ['RANK']).write_text(os.environ['WORLD_SIZE'])\n"
     )
