@@ -132,6 +132,34 @@ def thinned(
 
 
 @compiled
+def waiting(made, values, alive, below_values, done, each_work, times, most):
+    """Whether what reads from the values that are made last, at whatever distance, is more work than so many devices do
+    after them in ``most`` seconds. ``below_values`` [values, words]: those blocks; ``times``: the micro-batches by the
+    units that are left."""
+    order = np.zeros(alive, np.int64)
+    for at in range(alive):
+        to = at
+        while to > 0 and made[order[to - 1]] < made[at]:
+            order[to] = order[to - 1]
+            to -= 1
+        order[to] = at
+    counted, work = done.copy(), 0.0
+    for at in order:
+        for word in range(done.shape[0]):
+            more = below_values[values[at], word] & ~counted[word]
+            counted[word] |= more
+            node = word * 64
+            while more:
+                if more & np.uint64(1):
+                    work += each_work[node]
+                more >>= np.uint64(1)
+                node += 1
+        if made[at] + times * work >= most:
+            return True
+    return False
+
+
+@compiled
 def least_seconds(
     one, other, i, j, v, h, least, size, sloped, slopes, free, temporary, having, beyond, beyond_having, held, options,
     keys, values,
@@ -156,8 +184,8 @@ def least_seconds(
 def extended(
     masks, seconds, forward, backward, size, sync, sloped, slopes, base_bytes, base_sync, room, temporary, having,
     beyond, beyond_having, units, prices_of, ports, nodes, live, alive, begins, readers, downs, ups, latency,
-    directions, work, remaining, tails, paths, least_sync, most_sync, above, held, ahead, options, keys, values, below,
-    c, grid, most,
+    directions, work, each_work, below_values, remaining, tails, paths, least_sync, most_sync, above, held, ahead,
+    options, keys, values, below, c, grid, most,
 ):  # fmt: skip
     """Goes from label to label, until ``WANTED`` have all blocks or none is left: how it ends, those labels and their
     seconds, the labels' columns [labels, 4], and how much work it was."""
@@ -326,6 +354,17 @@ def extended(
                                     good = False
                                     break
                             if not good or (not last and not begins[j] and earliest + behind + y >= below):
+                                continue
+                            if not last and waiting(
+                                new_made,
+                                live[j],
+                                alive[j],
+                                below_values,
+                                masks[j],
+                                each_work,
+                                c / free_units,
+                                below - y,
+                            ):
                                 continue
                             # All that is left begins after the first of what it may read.
                             first_read = 0.0 if last or begins[j] else earliest

@@ -245,10 +245,11 @@ class Proof:
         return float(each[used].max()) * (1 + 1e-9)
 
     @cached_property
-    def _ahead(self) -> tuple[Array, Array, Array, Array]:
-        """[sets]: the least work of a set's blocks, in seconds × units; [sets, U + 1]: what those outside take at
-        least; [U + 1, values] each, by the units that are left: from when a value is made on the least to the end of
-        the last stage's turns, and to the longest path's."""
+    def _ahead(self) -> tuple[Array, Array, NDArray[np.uint64], Array, Array, Array]:
+        """[sets] and [n]: the least work of a set's blocks and of each, in seconds × units; [values, words]: the
+        blocks behind each value; [sets, U + 1]: what the blocks outside take at least; [U + 1, values] each, by the
+        units that are left: from when a value is made on the least to the end of the last stage's turns, and to the
+        longest path's."""
         table, n, c = self.table, self.least.shape[1], self.table.micro_batches
         used = table.used
         units = np.where(used, table.least_units, 1.0)
@@ -265,7 +266,8 @@ class Proof:
         for rows in (ends, paths):
             each = [rows[:, list(value.readers)].max(axis=1) * (1 - 1e-9) for value in self.sets.values]
             found.append(np.ascontiguousarray(np.array(each).reshape(len(each), table.all_units + 1).T))
-        return self._summed(work * (1 - 1e-12)), self._least_rest(), found[0], found[1]
+        work *= 1 - 1e-12
+        return self._summed(work), work, self.sets.behind, self._least_rest(), found[0], found[1]
 
     def _least_rest(self) -> Array:
         """[sets, U + 1]: see ``least_rest``; zeros where that isn't asked for."""

@@ -40,6 +40,20 @@ class Sets:
         return packed(found)
 
     @cached_property
+    def behind(self) -> NDArray[np.uint64]:
+        """[values, words]: the blocks that read each value, or what was made of it, a bit a block."""
+        after = np.zeros((self.ideals.nodes, self.ideals.nodes), np.bool_)
+        for maker, reader in sorted(self.pairs, reverse=True):
+            after[maker, reader] = True
+            after[maker] |= after[reader]
+        found = np.zeros((len(self.values), self.ideals.nodes), np.bool_)
+        for at, value in enumerate(self.values):
+            readers = list(value.readers)
+            found[at, readers] = True
+            found[at] |= after[readers].any(axis=0)
+        return packed(found)
+
+    @cached_property
     def live(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """[sets, most] and [sets]: the values that are made within a set and read outside, and how many they are."""
         inside = self.inside.T > 0
