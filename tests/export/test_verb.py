@@ -138,7 +138,7 @@ def planned(fixes: list[str]) -> list[str]:
         (["pp=1", "tp=1", "zero=3"], "deepspeed", "deepspeed.json", []),
         (["pp=1", "tp=1", "zero=2", "recompute=full"], "trainer", "training_arguments.json", []),
         (["pp=1", "tp=1", "zero=1"], "accelerate", "deepspeed.json", []),
-        (["pp=4", "schedule=1f1b"], "megatron", "megatron.args", []),
+        pytest.param(["pp=4", "schedule=1f1b"], "megatron", "megatron.args", [], marks=pytest.mark.slow),
         (["pp=2", "tp=2", "zero=1", "recompute=full", "schedule=1f1b"], "megatron", "megatron.args", []),
     ],
 )
