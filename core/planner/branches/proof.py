@@ -3,10 +3,11 @@
 Stages in an order without an edge back are the differences of a chain of downward-closed sets (``planner.ideals``). A
 *label* stands for stages of one such set's blocks on the first units. Of each value that is read later it keeps when
 that is made (E), how long a path may still lie behind its maker so that the maker's own turns end in time (T), and how
-many stages (so that what the maker holds in flight fits). Of two labels with the same set and units one that is no
-better in anything is dropped; what can't end under the limit any more is, too. All of the sharper formula
-(``formula``) is kept but a part of the c turns of a port. A stage takes no less than its blocks in their fastest
-options, nor than Lagrange's bound where these don't fit (``joint.rows``).
+many stages (so that what the maker holds in flight fits; more than there are where it has a longer warm-up of its own).
+Of two labels with the same set and units one that is no better in anything is dropped; what can't end under the limit
+any more is, too (``resting``). All of the sharper formula (``formula``) is kept but a part of what passes ports. A
+stage takes no less than its blocks in their fastest options, nor, where these don't fit, than in the fastest that do
+(``fitting``) or Lagrange's bound of them (``joint.rows``).
 
 Where no label is left, no stages take less than the limit: a proof. A label with all blocks is a candidate, which the
 formula may find better than all that is known.
