@@ -6,7 +6,7 @@ import numpy as np
 
 from partita.planner.joint.compiled import compiled
 
-# Choices of options side by side: of larger stages Lagrange's bound is close, and stands.
+# Choices of options side by side: of larger stages Lagrange's bound is close.
 CHOICES = 128
 # Stages that are kept, by their number's last bits: of two with the same ones the later.
 KEPT = 1 << 16
@@ -14,9 +14,33 @@ SECONDS, BYTES, TEMPORARY = 0, 1, 2
 
 
 @compiled
-def fitting(blocks, seconds, fixed, held, temporary, in_flight, free):
+def weighed(blocks, seconds, fixed, held, temporary, in_flight, free, slopes):
+    """The least seconds + λ · bytes, less λ · free, of the best slope λ; a slope of 0 is none."""
+    best, most = 0.0, 0.0
+    for block in blocks:
+        least = np.inf
+        for option in range(seconds.shape[1]):
+            if seconds[block, option] < np.inf:
+                least = min(least, temporary[block, option])
+        most = max(most, least)
+    for slope in slopes:
+        if slope <= 0:
+            continue
+        whole = 0.0
+        for block in blocks:
+            least = np.inf
+            for option in range(seconds.shape[1]):
+                size = fixed[block, option] + in_flight * held[block, option]
+                least = min(least, seconds[block, option] + slope * size)
+            whole += least
+        best = max(best, whole - slope * (free - most))
+    return best
+
+
+@compiled
+def fitting(blocks, seconds, fixed, held, temporary, in_flight, free, slopes):
     """Seconds of blocks [count] in the fastest of ``seconds`` [n, M] that fit into ``free`` bytes: infinite where none
-    do, zero where that would take more than ``CHOICES``; and the work."""
+    do, and Lagrange's bound with these ``slopes`` where that would take more than ``CHOICES``; and the work."""
     count, options = blocks.shape[0], seconds.shape[1]
     # Of all blocks from each on the least bytes.
     rest = np.zeros(count + 1)
@@ -59,7 +83,7 @@ def fitting(blocks, seconds, fixed, held, temporary, in_flight, free):
                         new[kept] = new[other]
                         kept += 1
                 if kept == CHOICES:
-                    return 0.0, work
+                    return weighed(blocks, seconds, fixed, held, temporary, in_flight, free, slopes), work
                 new[kept, SECONDS], new[kept, BYTES], new[kept, TEMPORARY] = took, size, most
                 news = kept + 1
         if news == 0:
@@ -69,7 +93,7 @@ def fitting(blocks, seconds, fixed, held, temporary, in_flight, free):
 
 
 @compiled
-def fitted(small, large, v, in_flight, seconds, fixed, held, temporary, free, keys, values):
+def fitted(small, large, v, in_flight, seconds, fixed, held, temporary, slopes, free, keys, values):
     """The same of the blocks between two sets with the prices of v; ``keys`` [KEPT, words + 1], ``values`` [KEPT]."""
     words = small.shape[0]
     number = np.uint64(v) * np.uint64(65536) + np.uint64(in_flight)
@@ -97,5 +121,5 @@ def fitted(small, large, v, in_flight, seconds, fixed, held, temporary, free, ke
     keys[slot, words] = number
     for word in range(words):
         keys[slot, word] = large[word] & ~small[word]
-    values[slot], work = fitting(blocks, seconds[v], fixed[v], held[v], temporary[v], in_flight, free)
+    values[slot], work = fitting(blocks, seconds[v], fixed[v], held[v], temporary[v], in_flight, free, slopes)
     return values[slot], work

@@ -161,8 +161,7 @@ def waiting(made, values, alive, below_values, done, each_work, times, most):
 
 @compiled
 def least_seconds(
-    one, other, i, j, v, h, least, size, sloped, slopes, free, temporary, having, beyond, beyond_having, held, options,
-    keys, values,
+    one, other, i, j, v, h, least, size, slopes, free, beyond, beyond_having, held, options, keys, values,
 ):  # fmt: skip
     """No stage of the blocks between two sets takes less with h stages behind it, infinite where it can't fit; and the
     work. ``least``: where memory isn't minded."""
@@ -171,21 +170,16 @@ def least_seconds(
         return np.inf, 1
     if slopes[v, h, 0] <= 0:
         return least, 1
-    p, under = least, free - highest(temporary[v], having[v], one, other)
-    for slope in range(slopes.shape[2]):
-        if slopes[v, h, slope] > 0:
-            bound = sloped[v, h, slope, j] - sloped[v, h, slope, i]
-            p = max(p, (bound - slopes[v, h, slope] * under) * (1 - 1e-9))
-    found, steps = fitted(one, other, v, held[h], *options, free, keys, values)
-    return max(p, found * (1 - 1e-9)), steps
+    found, steps = fitted(one, other, v, held[h], *options, slopes[v, h], free, keys, values)
+    return max(least, found * (1 - 1e-9)), steps
 
 
 @compiled
 def extended(
-    masks, seconds, forward, backward, size, sync, sloped, slopes, base_bytes, base_sync, room, temporary, having,
-    beyond, beyond_having, units, prices_of, ports, nodes, live, alive, begins, readers, downs, ups, latency,
-    directions, work, each_work, below_values, remaining, tails, paths, least_sync, most_sync, above, held, ahead,
-    options, keys, values, below, c, grid, most,
+    masks, seconds, forward, backward, size, sync, slopes, base_bytes, base_sync, room, beyond, beyond_having, units,
+    prices_of, ports, nodes, live, alive, begins, readers, downs, ups, latency, directions, work, each_work,
+    below_values, remaining, tails, paths, least_sync, most_sync, above, held, ahead, options, keys, values, below, c,
+    grid, most,
 ):  # fmt: skip
     """Goes from label to label, until ``WANTED`` have all blocks or none is left: how it ends, those labels and their
     seconds, the labels' columns [labels, 4], and how much work it was."""
@@ -325,8 +319,8 @@ def extended(
                             p = p_of[at_of, h]
                             if p < 0:
                                 p, steps = least_seconds(
-                                    masks[i], masks[j], i, j, v, h, least, size, sloped, slopes, free, temporary,
-                                    having, beyond, beyond_having, held, options, keys, values,
+                                    masks[i], masks[j], i, j, v, h, least, size, slopes, free, beyond, beyond_having,
+                                    held, options, keys, values,
                                 )  # fmt: skip
                                 looked += steps // 8
                                 p_of[at_of, h] = p

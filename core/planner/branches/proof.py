@@ -109,7 +109,7 @@ class Proof:
         *sized, beyond, having = self._of_depth[min(depths)]
         outcome, found, seconds, numbers, work = extended(
             self.sets.ideals.masks, *self._sums, *sized, prices.base_bytes, prices.base_sync, table.room,
-            *self._temporary, beyond, having, table.units.astype(np.int64), table.prices_of.astype(np.int64),
+            beyond, having, table.units.astype(np.int64), table.prices_of.astype(np.int64),
             table.port.astype(np.int64), self._nodes, live, alive, self.sets.begins, self.sets.readers, *self._moved,
             *self._ahead, max(self.least_sync, sync[0]), sync[1], sync[0], held, ahead, *self._kept, below,
             table.micro_batches, below * grid, most,
@@ -147,25 +147,15 @@ class Proof:
         turns = self._least(prices.forward), self._least(prices.backward)
         return self._summed(self.least), self._summed(turns[0]), self._summed(turns[1])
 
-    def _sized(self, held: NDArray[np.int64]) -> tuple[Array, Array, Array, Array]:
-        """By the stages behind a stage [V, H, sets]: its blocks' least bytes; [V, sets]: their least sync; and for a
-        few slopes λ [V, H, L, sets] the least seconds + λ · bytes, with these slopes (0: none)."""
-        prices, (shapes, n) = self.table.prices, self.least.shape
-        size = self._size(held)
-        found: dict[tuple[int, int], NDArray[np.float64]] = {}
-        for v, h in np.argwhere(self._tight(size)).tolist():
-            found[v, h] = slopes(prices, v, int(held[h]))
-        most = max([1, *(len(each) for each in found.values())])
-        chosen = np.zeros((shapes, self.deep, most))
-        # Where all fits, nothing is summed.
-        weighed = np.zeros((shapes, self.deep, most, n if found else 0))
-        for (v, h), each in found.items():
-            chosen[v, h, : len(each)] = each
-            for at, slope in enumerate(each.tolist()):
-                both = np.where(self.real[v], self.each[v] + slope * size[v, h], inf).min(axis=1)
-                weighed[v, h, at] = np.where(np.isfinite(both), both, self.least[v])
-        sums = self._summed(weighed) if found else np.zeros((shapes, self.deep, most, 1))
-        return self._summed(self._least(size)), self._summed(self._least(prices.sync)), sums, chosen
+    def _sized(self, held: NDArray[np.int64]) -> tuple[Array, Array, Array]:
+        """By the stages behind a stage [V, H, sets]: its blocks' least bytes; [V, sets]: their least sync; and
+        [V, H, L]: a few slopes of Lagrange's bound (0: none), where not all blocks fit."""
+        prices, size = self.table.prices, self._size(held)
+        found = {(v, h): slopes(prices, v, int(held[h])) for v, h in np.argwhere(self._tight(size)).tolist()}
+        chosen = np.zeros((len(self.least), self.deep, max([1, *(len(each) for each in found.values())])))
+        for at, each in found.items():
+            chosen[at][: len(each)] = each
+        return self._summed(self._least(size)), self._summed(self._least(prices.sync)), chosen
 
     def _size(self, held: NDArray[np.int64]) -> Array:
         """[V, H, n, M]: bytes of a block with so many micro-batches in flight."""
@@ -190,13 +180,9 @@ class Proof:
         words = self.sets.ideals.masks.shape[1]
         return (seconds, *sizes), np.zeros((KEPT, words + 1), np.uint64), np.zeros(KEPT)
 
-    @cached_property
-    def _temporary(self) -> tuple[Array, NDArray[np.uint64]]:
-        """Levels of the least temporary bytes, [V, levels] and the sets of blocks that have so many."""
-        return _levels(self._least(self.table.prices.temporary_bytes))
-
     def _beyond(self, held: NDArray[np.int64]) -> tuple[Array, NDArray[np.uint64]]:
-        """The same [V, H, levels] of what a block takes while it runs beyond its least bytes."""
+        """[V, H, levels]: levels of what a block takes while it runs beyond its least bytes; and the sets of blocks
+        that have so much."""
         size = self._size(held)
         more = self._least(size + self.table.prices.temporary_bytes[:, None]) - self._least(size)
         # Where all blocks fit into one stage nothing is asked.
