@@ -17,6 +17,30 @@ def within(small, large):
 
 
 @compiled
+def meets(some, small, large):
+    """Whether a set has some of the nodes that ``large`` has and ``small`` hasn't."""
+    for word in range(some.shape[0]):  # noqa: SIM110 (compiled)
+        if some[word] & large[word] & ~small[word]:
+            return True
+    return False
+
+
+@compiled
+def between(small, large):
+    """The nodes that ``large`` has and ``small`` hasn't, ascending."""
+    found, count = np.zeros(64 * small.shape[0], np.int64), 0
+    for word in range(small.shape[0]):
+        inside, node = large[word] & ~small[word], word * 64
+        while inside:
+            if inside & np.uint64(1):
+                found[count] = node
+                count += 1
+            inside >>= np.uint64(1)
+            node += 1
+    return found[:count]
+
+
+@compiled
 def wider(array, rows):
     """The array with zeros behind it, to so many rows."""
     found = np.zeros((rows, *array.shape[1:]), array.dtype)

@@ -14,21 +14,6 @@ from partita.schedules.turn import Argument, Phase, Turn, in_flight
 from partita.schedules.zero_bubble import zero_bubble
 
 __all__ = [
-    "GENERATORS",
-    "Argument",
-    "Phase",
-    "Schedule",
-    "Turn",
-    "breadth_first",
-    "find",
-    "forward_only",
-    "gpipe",
-    "in_flight",
-    "interlaced",
-    "interleaved",
-    "kfkb",
-    "kfkb_on",
-    "one_f_one_b",
-    "three_f_one_b",
-    "zero_bubble",
+    "GENERATORS", "Argument", "Phase", "Schedule", "Turn", "breadth_first", "find", "forward_only", "gpipe",
+    "in_flight", "interlaced", "interleaved", "kfkb", "kfkb_on", "one_f_one_b", "three_f_one_b", "zero_bubble",
 ]  # fmt: skip

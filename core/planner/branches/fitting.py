@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from partita.planner.bits import between
 from partita.planner.joint.compiled import compiled
 
 # Choices of options side by side: of larger stages Lagrange's bound is close.
@@ -15,14 +16,19 @@ SECONDS, BYTES, TEMPORARY = 0, 1, 2
 
 @compiled
 def weighed(blocks, seconds, fixed, held, temporary, in_flight, free, slopes):
-    """The least seconds + λ · bytes, less λ · free, of the best slope λ; a slope of 0 is none."""
-    best, most = 0.0, 0.0
+    """The least seconds + λ · bytes, less λ · free, of the best slope λ (a slope of 0 is none); infinite where the
+    least bytes don't fit together, with what any block takes beyond them while it runs."""
+    best, most, size, beyond = 0.0, 0.0, 0.0, 0.0
     for block in blocks:
-        least = np.inf
+        least = smallest = running = np.inf
         for option in range(seconds.shape[1]):
             if seconds[block, option] < np.inf:
+                mine = fixed[block, option] + in_flight * held[block, option]
                 least = min(least, temporary[block, option])
-        most = max(most, least)
+                smallest, running = min(smallest, mine), min(running, mine + temporary[block, option])
+        most, size, beyond = max(most, least), size + smallest, max(beyond, running - smallest)
+    if size + beyond > free * (1 + 1e-9):
+        return np.inf
     for slope in slopes:
         if slope <= 0:
             continue
@@ -97,29 +103,19 @@ def fitted(small, large, v, in_flight, seconds, fixed, held, temporary, slopes, 
     """The same of the blocks between two sets with the prices of v; ``keys`` [KEPT, words + 1], ``values`` [KEPT]."""
     words = small.shape[0]
     number = np.uint64(v) * np.uint64(65536) + np.uint64(in_flight)
-    mixed, count = number, 0
+    mixed = number
     for word in range(words):
-        inside = large[word] & ~small[word]
-        mixed = (mixed ^ inside) * np.uint64(0x9E3779B97F4A7C15)
+        mixed = (mixed ^ (large[word] & ~small[word])) * np.uint64(0x9E3779B97F4A7C15)
         mixed ^= mixed >> np.uint64(29)
-        while inside:
-            inside &= inside - np.uint64(1)
-            count += 1
     slot = np.int64(mixed & np.uint64(KEPT - 1))
     same = keys[slot, words] == number
     for word in range(words):
         same = same and keys[slot, word] == large[word] & ~small[word]
     if same:
         return values[slot], 1
-    blocks, at = np.zeros(count, np.int64), 0
-    for word in range(words):
-        inside = large[word] & ~small[word]
-        for bit in range(64):
-            if inside >> np.uint64(bit) & np.uint64(1):
-                blocks[at] = word * 64 + bit
-                at += 1
     keys[slot, words] = number
     for word in range(words):
         keys[slot, word] = large[word] & ~small[word]
+    blocks = between(small, large)
     values[slot], work = fitting(blocks, seconds[v], fixed[v], held[v], temporary[v], in_flight, free, slopes)
     return values[slot], work

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from partita.planner.bits import wider, within
+from partita.planner.bits import meets, wider, within
 from partita.planner.branches.fitting import fitted
 from partita.planner.joint.compiled import compiled
 
@@ -16,24 +16,6 @@ WANTED = 8
 BEFORE, SET, UNIT, SHAPE = 0, 1, 2, 3
 # A list's: the next of the same set and units, a label that is or was in it, and its first label.
 NEXT, REPRESENTATIVE, FIRST = 0, 1, 2
-
-
-@compiled
-def reads(wanted, small, large):
-    """Whether a set has some of the blocks that ``large`` has and ``small`` hasn't."""
-    for word in range(wanted.shape[0]):  # noqa: SIM110 (compiled)
-        if wanted[word] & large[word] & ~small[word]:
-            return True
-    return False
-
-
-@compiled
-def highest(levels, having, small, large):
-    """The highest level whose set meets the blocks between two sets; levels fall."""
-    for at in range(levels.shape[0]):
-        if reads(having[at], small, large):
-            return levels[at]
-    return 0.0
 
 
 @compiled
@@ -160,26 +142,10 @@ def waiting(made, values, alive, below_values, done, each_work, times, most):
 
 
 @compiled
-def least_seconds(
-    one, other, i, j, v, h, least, size, slopes, free, beyond, beyond_having, held, options, keys, values,
-):  # fmt: skip
-    """No stage of the blocks between two sets takes less with h stages behind it, infinite where it can't fit; and the
-    work. ``least``: where memory isn't minded."""
-    more = highest(beyond[v, h], beyond_having[v, h], one, other)
-    if size[v, h, j] - size[v, h, i] + more > free * (1 + 1e-9):
-        return np.inf, 1
-    if slopes[v, h, 0] <= 0:
-        return least, 1
-    found, steps = fitted(one, other, v, held[h], *options, slopes[v, h], free, keys, values)
-    return max(least, found * (1 - 1e-9)), steps
-
-
-@compiled
 def extended(
-    masks, seconds, forward, backward, size, sync, slopes, base_bytes, base_sync, room, beyond, beyond_having, units,
-    prices_of, ports, nodes, live, alive, begins, readers, downs, ups, latency, directions, work, each_work,
-    below_values, remaining, tails, paths, least_sync, most_sync, above, held, ahead, options, keys, values, below, c,
-    grid, most,
+    masks, seconds, forward, backward, sync, tight, slopes, base_bytes, base_sync, room, units, prices_of, ports,
+    nodes, live, alive, begins, readers, downs, ups, latency, directions, work, each_work, below_values, remaining,
+    tails, paths, least_sync, most_sync, above, held, ahead, options, keys, values, below, c, grid, most,
 ):  # fmt: skip
     """Goes from label to label, until ``WANTED`` have all blocks or none is left: how it ends, those labels and their
     seconds, the labels' columns [labels, 4], and how much work it was."""
@@ -224,7 +190,7 @@ def extended(
             larger[several] = j
             read[several] = 0
             for at in range(alive[i]):
-                if reads(readers[live[i, at]], masks[i], masks[j]):
+                if meets(readers[live[i, at]], masks[i], masks[j]):
                     read[several] |= 1 << at
             several += 1
         looked += (sets - i) // 4
@@ -318,10 +284,13 @@ def extended(
                         for h in range(most_rest, least_rest - 1, -1):
                             p = p_of[at_of, h]
                             if p < 0:
-                                p, steps = least_seconds(
-                                    masks[i], masks[j], i, j, v, h, least, size, slopes, free, beyond, beyond_having,
-                                    held, options, keys, values,
-                                )  # fmt: skip
+                                # Where all blocks fit in their fastest options, so do these.
+                                p, steps = least, 0
+                                if tight[v, h]:
+                                    found, steps = fitted(
+                                        masks[i], masks[j], v, held[h], *options, slopes[v, h], free, keys, values
+                                    )
+                                    p = max(least, found * (1 - 1e-9))
                                 looked += steps // 8
                                 p_of[at_of, h] = p
                             # More stages behind leave all choices that fewer do, but for memory.
@@ -350,15 +319,9 @@ def extended(
                             if not good or (not last and not begins[j] and earliest + behind + y >= below):
                                 continue
                             if not last and waiting(
-                                new_made,
-                                live[j],
-                                alive[j],
-                                below_values,
-                                masks[j],
-                                each_work,
-                                c / free_units,
+                                new_made, live[j], alive[j], below_values, masks[j], each_work, c / free_units,
                                 below - y,
-                            ):
+                            ):  # fmt: skip
                                 continue
                             # All that is left begins after the first of what it may read.
                             first_read = 0.0 if last or begins[j] else earliest

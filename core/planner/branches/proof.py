@@ -36,8 +36,6 @@ from partita.planner.joint.stage_ways import Place, Places
 from partita.planner.joint.table import JointTable
 
 Array = NDArray[np.float64]
-# Levels of temporary bytes that are told apart; a level's blocks have at least as many.
-LEVELS = 6
 # What few stages are in flight for at most, in rounds of their warm-up.
 LONGEST = 9
 # More than any real block takes, where it can't be at all.
@@ -85,7 +83,7 @@ class Proof:
         # [V, n]
         self.least: Array = np.where(self.real.any(axis=2), least, NEVER * least.max())
         self.deep = longest(self.table)
-        self._of_depth: dict[int, tuple[Array | NDArray[np.uint64], ...]] = {}
+        self._of_depth: dict[int, tuple[NDArray[np.bool_], Array]] = {}
 
     def find(
         self, depths: tuple[int, ...], below: float, most: int, grid: float, sync: tuple[float, float] = (-1.0, inf)
@@ -105,12 +103,11 @@ class Proof:
         )
         held = np.minimum(least, table.micro_batches)
         if min(depths) not in self._of_depth:
-            self._of_depth[min(depths)] = *self._sized(held), *self._beyond(held)
-        *sized, beyond, having = self._of_depth[min(depths)]
+            self._of_depth[min(depths)] = self._tight(held)
         outcome, found, seconds, numbers, work = extended(
-            self.sets.ideals.masks, *self._sums, *sized, prices.base_bytes, prices.base_sync, table.room,
-            beyond, having, table.units.astype(np.int64), table.prices_of.astype(np.int64),
-            table.port.astype(np.int64), self._nodes, live, alive, self.sets.begins, self.sets.readers, *self._moved,
+            self.sets.ideals.masks, *self._sums, *self._of_depth[min(depths)], prices.base_bytes, prices.base_sync,
+            table.room, table.units.astype(np.int64), table.prices_of.astype(np.int64), table.port.astype(np.int64),
+            self._nodes, live, alive, self.sets.begins, self.sets.readers, *self._moved,
             *self._ahead, max(self.least_sync, sync[0]), sync[1], sync[0], held, ahead, *self._kept, below,
             table.micro_batches, below * grid, most,
         )  # fmt: skip
@@ -141,35 +138,32 @@ class Proof:
         return found.reshape(*values.shape[:-1], -1)
 
     @cached_property
-    def _sums(self) -> tuple[Array, Array, Array]:
-        """[V, sets] each: seconds of a micro-batch, and the least of its forward and of its backward turn."""
+    def _sums(self) -> tuple[Array, ...]:
+        """[V, sets] each: seconds of a micro-batch, and the least of its forward and of its backward turn and of its
+        sync."""
         prices = self.table.prices
-        turns = self._least(prices.forward), self._least(prices.backward)
-        return self._summed(self.least), self._summed(turns[0]), self._summed(turns[1])
+        return tuple(
+            self._summed(each)
+            for each in (self.least, *(self._least(one) for one in (prices.forward, prices.backward, prices.sync)))
+        )
 
-    def _sized(self, held: NDArray[np.int64]) -> tuple[Array, Array, Array]:
-        """By the stages behind a stage [V, H, sets]: its blocks' least bytes; [V, sets]: their least sync; and
-        [V, H, L]: a few slopes of Lagrange's bound (0: none), where not all blocks fit."""
-        prices, size = self.table.prices, self._size(held)
-        found = {(v, h): slopes(prices, v, int(held[h])) for v, h in np.argwhere(self._tight(size)).tolist()}
-        chosen = np.zeros((len(self.least), self.deep, max([1, *(len(each) for each in found.values())])))
+    def _tight(self, held: NDArray[np.int64]) -> tuple[NDArray[np.bool_], Array]:
+        """By the stages behind a stage, with so many micro-batches in flight: [V, H], whether all blocks in their
+        fastest options may not fit into one stage; and [V, H, L], there a few slopes of Lagrange's bound (0: none)."""
+        prices, used = self.table.prices, self.table.used
+        fastest = np.where(self.real, self.each, inf).argmin(axis=2)[:, :, None]
+        fixed, held_bytes = (
+            np.take_along_axis(each, fastest, axis=2)[..., 0].sum(axis=1)
+            for each in (prices.fixed_bytes, prices.held_bytes)
+        )
+        temporary = np.where(self.real, prices.temporary_bytes, 0.0).max(axis=(1, 2))
+        whole = (fixed + prices.base_bytes + temporary)[:, None] + held * held_bytes[:, None]
+        tight = (whole > self.table.room) & used[:, None]
+        found = {(v, h): slopes(prices, v, int(held[h])) for v, h in np.argwhere(tight).tolist()}
+        chosen = np.zeros((*tight.shape, max([1, *(len(each) for each in found.values())])))
         for at, each in found.items():
             chosen[at][: len(each)] = each
-        return self._summed(self._least(size)), self._summed(self._least(prices.sync)), chosen
-
-    def _size(self, held: NDArray[np.int64]) -> Array:
-        """[V, H, n, M]: bytes of a block with so many micro-batches in flight."""
-        prices = self.table.prices
-        return prices.fixed_bytes[:, None] + held[None, :, None, None] * prices.held_bytes[:, None]
-
-    def _tight(self, size: Array) -> NDArray[np.bool_]:
-        """[V, H]: whether all blocks in their fastest options may not fit into one stage."""
-        prices, used = self.table.prices, self.table.used
-        fastest = np.where(self.real, self.each, inf).argmin(axis=2)[:, None, :, None]
-        whole = np.take_along_axis(size, np.broadcast_to(fastest, (*size.shape[:3], 1)), axis=3)[..., 0].sum(axis=2)
-        temporary = np.where(self.real, prices.temporary_bytes, 0.0).max(axis=(1, 2))
-        tight: NDArray[np.bool_] = whole + (prices.base_bytes + temporary)[:, None] > self.table.room
-        return tight & used[:, None]
+        return tight, chosen
 
     @cached_property
     def _kept(self) -> tuple[tuple[Array, ...], NDArray[np.uint64], Array]:
@@ -179,14 +173,6 @@ class Proof:
         seconds, *sizes = (np.ascontiguousarray(one, float) for one in each)
         words = self.sets.ideals.masks.shape[1]
         return (seconds, *sizes), np.zeros((KEPT, words + 1), np.uint64), np.zeros(KEPT)
-
-    def _beyond(self, held: NDArray[np.int64]) -> tuple[Array, NDArray[np.uint64]]:
-        """[V, H, levels]: levels of what a block takes while it runs beyond its least bytes; and the sets of blocks
-        that have so much."""
-        size = self._size(held)
-        more = self._least(size + self.table.prices.temporary_bytes[:, None]) - self._least(size)
-        # Where all blocks fit into one stage nothing is asked.
-        return _levels(np.where(self._tight(size)[:, :, None], more, 0.0))
 
     @cached_property
     def _nodes(self) -> NDArray[np.int64]:
@@ -274,17 +260,3 @@ class Proof:
             *sets.live, maker_of,
         )  # fmt: skip
         return found
-
-
-def _levels(values: Array) -> tuple[Array, NDArray[np.uint64]]:
-    """Falling levels of values [..., n], and the sets of those that have at least as much [..., levels, words]."""
-    rows, n = values.reshape(-1, values.shape[-1]), values.shape[-1]
-    levels, having = np.zeros((len(rows), LEVELS)), np.zeros((len(rows), LEVELS, n), np.bool_)
-    for row in np.flatnonzero(rows.any(axis=1)).tolist():
-        each = rows[row]
-        found = np.unique(each)
-        found = found[np.unique(np.linspace(0, len(found) - 1, LEVELS).round().astype(int))][::-1]
-        levels[row, : len(found)] = found
-        having[row, : len(found)] = each[None, :] >= found[:, None]
-    masks = packed(having.reshape(-1, n)).reshape(*values.shape[:-1], LEVELS, -1)
-    return levels.reshape(*values.shape[:-1], LEVELS), np.ascontiguousarray(masks)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from partita.planner.bits import within
+from partita.planner.bits import meets, wider, within
 from partita.planner.joint.compiled import compiled
 
 
@@ -20,8 +20,7 @@ def least_rest(masks, seconds, sizes, c, all_units, makers, live, alive, maker_o
     ``seconds`` [sizes, sets]: of a micro-batch of the set's blocks in a stage of so many ``sizes`` of units; ``makers``
     [n, words]: the blocks that each reads; ``maker_of``: the block that makes each value.
     """
-    sets, words = masks.shape
-    nodes = makers.shape[0]
+    sets, nodes = masks.shape[0], makers.shape[0]
     one, several = np.full((sets, all_units + 1), np.inf), np.full((sets, all_units + 1), np.inf)
     whole = sets - 1
     one[whole, 0] = 0.0
@@ -34,9 +33,7 @@ def least_rest(masks, seconds, sizes, c, all_units, makers, live, alive, maker_o
             if masks[i, node // 64] >> np.uint64(node % 64) & np.uint64(1) or not within(makers[node], masks[i]):
                 continue
             if count == nexts.shape[0]:
-                wider = np.zeros(2 * count, np.int64)
-                wider[:count] = nexts
-                nexts = wider
+                nexts = wider(nexts, 2 * count)
             nexts[count] = node
             count += 1
     begin[sets] = count
@@ -50,10 +47,7 @@ def least_rest(masks, seconds, sizes, c, all_units, makers, live, alive, maker_o
             # Whether all that runs next reads from the stage, and whether anything does.
             all_read = True
             for at in range(begin[j], begin[j + 1]):
-                reads = False
-                for word in range(words):
-                    reads = reads or makers[nexts[at], word] & masks[j, word] & ~masks[i, word] != 0
-                if not reads:
+                if not meets(makers[nexts[at]], masks[i], masks[j]):
                     all_read = False
                     break
             some = all_read

@@ -231,23 +231,18 @@ class _Table(Climb):
         """Gives single stages longer warm-ups where that wins something and fits, as if more stages lay behind them;
         the seconds."""
         best = self.seconds(places)
-        better = best < inf
-        while better:
-            better, behind = False, self._raised.get(places)
-            for other in self._longer(places):
-                self._raised[places] = other
-                if (took := self.seconds(places)) < best * (1 - STEP):
-                    best, better = took, True
+        better: list[int] | None = self.behind(places) if best < inf else None
+        while better is not None:
+            behind, better = better, None
+            for other in self._longer(places, behind):
+                if (took := self.seconds(places, behind=other)) < best * (1 - STEP):
+                    best, better, self._raised[places] = took, other, other
                     break
-            else:
-                self._raised.pop(places, None)
-                if behind is not None:
-                    self._raised[places] = behind
         return best
 
-    def _longer(self, places: Places) -> list[list[int]]:
+    def _longer(self, places: Places, behind: Sequence[int]) -> Iterator[list[int]]:
         """One or two more behind a stage, and those that it reads from before it."""
-        (moved, _), behind, longer = self.traffic.moved(places), self.behind(places), []
+        moved, _ = self.traffic.moved(places)
         for stage in sorted({maker for maker, _ in moved}):
             for more in (1, 2):
                 found = list(behind)
@@ -255,8 +250,7 @@ class _Table(Climb):
                 for maker, reader in sorted(moved, reverse=True):
                     found[maker] = max(found[maker], found[reader] + 1)
                 if max(found) < longest(self.table) and self.table.ahead(found[stage] - 1) < self.table.micro_batches:
-                    longer.append(found)
-        return longer
+                    yield found
 
     def depths(self, places: Places) -> tuple[int, ...] | None:
         """Of each stage, as kFkB has it; None where all are the table's."""

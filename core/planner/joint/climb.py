@@ -82,9 +82,10 @@ class Climb:
         """For each stage how many come after it."""
         return range(len(places) - 1, -1, -1)
 
-    def seconds(self, places: Places, which: Sequence[int] = ()) -> float:
-        """The formula's seconds, infinite where a stage doesn't fit; ``which``: of its ways, the first by default."""
-        turns, behind = [], self.behind(places)
+    def seconds(self, places: Places, which: Sequence[int] = (), behind: Sequence[int] | None = None) -> float:
+        """The formula's seconds, infinite where a stage doesn't fit; ``which``: of its ways, the first by default;
+        ``behind``: as if so many stages lay behind each."""
+        turns, behind = [], self.behind(places) if behind is None else behind
         for at, place in enumerate(places):
             known = self.ways.ways(behind[at], place)
             if not known:
