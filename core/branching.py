@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from partita.errors import PlanError
 from partita.graph import Graph
-from partita.plan import Order, Plan, Search, rounded
+from partita.plan import Plan, Search, rounded
 from partita.planner.arrangement import arrangement
 from partita.planner.branches import NAME
 from partita.planner.branches.search import GraphSearch, branched, branched_alone, relisted
@@ -24,7 +23,7 @@ from partita.problem import TARGETS, Problem
 from partita.schedules import Argument
 from partita.simulate.predict import predicted
 from partita.simulate.stage_graph import Forms, by_graph, forms, sentence, stage_graph
-from partita.simulated import TURNS, captured, fits, foretold, turns
+from partita.simulated import TURNS, captured, fits, foretold, simulated, turns
 
 # Steps that take up to so many times as long are as fast.
 SAME = 1.001
@@ -33,7 +32,7 @@ NEAR = 1.1
 # Answers of the search that are simulated, and the orders in which they are played, turn by turn: by the graph, with
 # more micro-batches in flight where transfers have to hide, and as a chain.
 MOST, GRAPH = 4, "kfkb"
-ORDERS: tuple[tuple[str, Mapping[str, Argument]], ...] = (
+ORDERS: tuple[tuple[str, Mapping[str, int]], ...] = (
     ("kfkb", {"k": 1, "depth": 0}), ("kfkb", {"k": 1, "depth": 1}), ("kfkb", {"k": 1, "depth": 2}),
     ("kfkb", {"k": 2, "depth": 0}), ("kfkb", {"k": 4, "depth": 0}), ("1f1b", {"depth": 0}),
 )  # fmt: skip
@@ -166,15 +165,14 @@ def _simulated(searches: Sequence[Solved], problem: Problem) -> Iterator[Start]:
     """The best answers of the search over graphs of stages, simulated, with as many micro-batches under way as each was
     found with; and in the other orders that are expected to be faster, the fastest first."""
     left, held, best = TURNS, problem.fix.get("schedule"), inf
-    tried: list[tuple[Solved, Graph, Plan]] = []
+    tried: list[tuple[Solved, Graph | None, Plan]] = []
     for asked in searches:
         made = in_models_order(problem, asked.plan(asked.best))
         made = replace(made, search=replace(made.search, engine=NAME))
         if (left := left - turns(made)) < 0:
             break
-        graph = captured(problem, made)
-        plan = _ordered(problem, graph, made, GRAPH, {"k": 1, "depth": asked.best.depths or asked.best.table.depth})
-        if graph is not None and plan is not None:
+        graph, depth = captured(problem, made), asked.best.depths or asked.best.table.depth
+        if plan := simulated(problem, graph, _ordered(made, GRAPH, {"k": 1, "depth": depth})):
             best = min(best, plan.predicted.step_seconds)
             tried.append((asked, graph, plan))
             yield asked, asked.best, plan
@@ -186,7 +184,7 @@ def _simulated(searches: Sequence[Solved], problem: Problem) -> Iterator[Start]:
         asked, graph, plan = tried[at]
         if took > best * EXPECTED or (left := left - turns(plan)) < 0:
             return
-        if other := _ordered(problem, graph, plan, *ORDERS[number]):
+        if other := simulated(problem, graph, _ordered(plan, *ORDERS[number])):
             yield asked, asked.best, other
 
 
@@ -197,11 +195,11 @@ def _expected(asked: Solved, plan: Plan, best: float) -> dict[int, float]:
     own = plan_seconds(pricing, asked.best, plan)
     told, seen, found = abs(own / step - 1) <= APART, {own}, dict[int, float]()
     for number, (schedule, arguments) in enumerate(ORDERS):
-        order = replace(plan.order, generator=schedule, arguments=dict(arguments))
-        if _rounds(arguments) > order.micro_batches or order == plan.order:
+        other = _ordered(plan, schedule, arguments)
+        if arguments.get("k", 1) > plan.order.micro_batches or other.order == plan.order:
             continue
         if told:
-            took = plan_seconds(pricing, asked.best, replace(plan, schedule=schedule, order=order))
+            took = plan_seconds(pricing, asked.best, other)
             # Turns in the same order take the same.
             if took not in seen:
                 seen.add(took)
@@ -211,28 +209,9 @@ def _expected(asked: Solved, plan: Plan, best: float) -> dict[int, float]:
     return found
 
 
-def _rounds(arguments: Mapping[str, Argument]) -> int:
-    """How many micro-batches a round has."""
-    k = arguments.get("k", 1)
-    assert isinstance(k, int)
-    return k
-
-
-def _ordered(
-    problem: Problem, graph: Graph | None, plan: Plan, schedule: str, arguments: Mapping[str, Argument]
-) -> Plan | None:
-    """The plan in another order, with the prediction of its simulation on ``graph``; None where it doesn't fit, or
-    where there are too few micro-batches for a round."""
-    count = plan.order.micro_batches
-    if graph is None or _rounds(arguments) > count:
-        return None
-    order = Order(schedule, len(plan.stages), count, dict(arguments))
-    try:
-        found = predicted(graph, replace(plan, schedule=schedule, order=order), problem.cluster)
-    except PlanError:
-        # What can't be lowered, as among the chains.
-        return None
-    return found if fits(problem, found) else None
+def _ordered(plan: Plan, schedule: str, arguments: Mapping[str, Argument]) -> Plan:
+    """The plan in another order."""
+    return replace(plan, schedule=schedule, order=replace(plan.order, generator=schedule, arguments=dict(arguments)))
 
 
 def in_models_order(problem: Problem, plan: Plan) -> Plan:

@@ -72,7 +72,11 @@ def describe(error: ValidationError) -> str:
 
 def parse_json(path: str | Path, adapter: TypeAdapter[T]) -> T:
     """A typed value from a JSON file; InputError names the file and every wrong field."""
-    value = read_json(path)
+    return typed(path, read_json(path), adapter)
+
+
+def typed(path: str | Path, value: Any, adapter: TypeAdapter[T]) -> T:
+    """The same of what was read from the file."""
     try:
         return adapter.validate_json(json.dumps(value))
     except ValidationError as error:

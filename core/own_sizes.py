@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from partita.branching import APART, SAME, Start, in_models_order
-from partita.errors import PlanError, listed
+from partita.errors import listed
 from partita.plan import Plan, rounded
 from partita.planner.arrangement import numbered
 from partita.planner.branches import NAME
@@ -22,8 +22,7 @@ from partita.planner.joint.build import plan_stages
 from partita.planner.words import duration
 from partita.problem import Problem
 from partita.schedules import find
-from partita.simulate.predict import predicted
-from partita.simulated import TURNS, captured, fits, turns
+from partita.simulated import TURNS, captured, simulated, turns
 
 # Ends of climbs that are simulated, after how many in a row that win nothing no more are, and how many times as long as
 # the fastest plan so far one may be expected to take.
@@ -84,7 +83,7 @@ def with_own_sizes(problem: Problem, starts: Sequence[Start], passed: Sequence[S
             left -= turns(other)
             if left < 0 or vain == IN_VAIN or end.seconds > step * EXPECTED:
                 break
-            made, vain = _simulated(problem, other), vain + 1
+            made, vain = simulated(problem, captured(problem, other), other), vain + 1
             if made is not None and made.predicted.step_seconds * SAME < step:
                 best, step, vain = (end.start, made), made.predicted.step_seconds, 0
     except KeyboardInterrupt:
@@ -95,21 +94,11 @@ def with_own_sizes(problem: Problem, starts: Sequence[Start], passed: Sequence[S
     start, plan = best
     before = start[2]
     if all(start is not one for one in starts):
-        before = _simulated(problem, in_models_order(problem, before)) or before
+        before = in_models_order(problem, before)
+        before = simulated(problem, captured(problem, before), before) or before
     bound = rounded(GraphSearch(start[0].engine, (), inf).bound_of_own_sizes)
     search = replace(plan.search, engine=NAME, optimal=False, bound_seconds=bound)
     return Own(start, replace(plan, search=search), _sentence(before, plan))
-
-
-def _simulated(problem: Problem, plan: Plan) -> Plan | None:
-    """The plan with its simulation; None where it doesn't fit, and where it can't be simulated."""
-    graph = captured(problem, plan)
-    try:
-        found = None if graph is None else predicted(graph, plan, problem.cluster)
-    except PlanError:
-        # What crosses between two stages has no rows of samples.
-        return None
-    return found if found is not None and fits(problem, found) else None
 
 
 def _ends(starts: Sequence[Start], passed: Sequence[Start], step: float) -> list[_End]:

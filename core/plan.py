@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, TypeAdapter
 
 from partita.errors import InputError
-from partita.files import parse_json, read_json, write_text
+from partita.files import read_json, typed, write_text
 from partita.schedules.turn import Argument, Turn
 
 STRICT = ConfigDict(extra="forbid")
@@ -341,7 +341,7 @@ def load_plan(path: str | Path) -> Plan:
             f'{path}: a plan of the nodes of "{value["graph"]}", a {value["format"]} profile, which says nothing of '
             "tensors; plans of models can be explained, simulated and run"
         )
-    return check_plan(parse_json(path, _adapter()), str(path))
+    return check_plan(typed(path, value, _adapter()), str(path))
 
 
 def check_plan(plan: Plan, where: str) -> Plan:

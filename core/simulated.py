@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from partita.cluster import Cluster
 from partita.cost.precision import compute_dtype
-from partita.errors import PartitaError
+from partita.errors import PartitaError, PlanError
 from partita.graph import Graph
 from partita.hooks import plugins
 from partita.plan import Plan
@@ -19,6 +19,17 @@ def foretold(graph: Graph, plan: Plan, cluster: Cluster) -> Plan:
     """Any plan with the prediction of its simulation, as ranked plans have it; the formula's where that would take too
     long."""
     return plan if turns(plan) > TURNS else predicted(graph, plan, cluster)
+
+
+def simulated(problem: Problem, graph: Graph | None, plan: Plan) -> Plan | None:
+    """The plan with the prediction of its simulation on what was ``captured`` for it; None where it doesn't fit, and
+    where it can't be simulated."""
+    try:
+        found = None if graph is None else predicted(graph, plan, problem.cluster)
+    except PlanError:
+        # What crosses between two stages has no rows of samples.
+        return None
+    return found if found is not None and fits(problem, found) else None
 
 
 def captured(problem: Problem, plan: Plan) -> Graph | None:
