@@ -207,7 +207,7 @@ def test_debug_shows_the_traceback_anywhere_on_the_line(folder: Path, capsys: py
 @pytest.mark.parametrize(
     ("words", "status", "fact"),
     [
-        (command("broken.json"), 2, "broken.json: line 2, column 12"),
+        pytest.param(command("broken.json"), 2, "broken.json: line 2, column 12", marks=pytest.mark.slow),
         pytest.param(command("model.json", memory_gib="0.5", json=None), 1, "the least is", marks=pytest.mark.slow),
         ([], 2, "Usage: partita"),
     ],

@@ -73,6 +73,7 @@ def test_a_file_whose_question_had_more_in_it_is_not_asked_again(partita: Callab
     assert asked["why_not"][:60] in " ".join(partita("explain", file).split())
 
 
+@pytest.mark.slow
 def test_the_file_of_a_plan_s_model_is_given_as_is_suggested(
     partita: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -114,6 +115,13 @@ def test_a_plan_does_not_differ_from_itself(partita: Callable[..., str], tmp_pat
     assert (found["same"], found["plan"], found["blocks"]) == (True, [], [])
 
 
+@pytest.fixture(scope="module")
+def a_plan(tmp_path_factory: pytest.TempPathFactory) -> str:
+    file = str(tmp_path_factory.mktemp("plan") / "plan.json")
+    assert main(["plan", *MODEL, "-o", file]) == 0
+    return file
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -125,8 +133,7 @@ def test_a_plan_does_not_differ_from_itself(partita: Callable[..., str], tmp_pat
     ],
 )
 def test_what_cannot_be_explained(
-    words: tuple[str, ...], said: str, partita: Callable[..., str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: tuple[str, ...], said: str, a_plan: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    partita("plan", *MODEL, "-o", tmp_path / "plan.json")
-    assert main(["explain", *(word.format(plan=tmp_path / "plan.json") for word in words)]) == 2
+    assert main(["explain", *(word.format(plan=a_plan) for word in words)]) == 2
     assert said in capsys.readouterr().err

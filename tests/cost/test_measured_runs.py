@@ -17,7 +17,7 @@ import vtrain_rows
 @pytest.mark.parametrize(
     ("kind", "figures", "rows", "mean"),
     [
-        ("a100", fsdp_rows.Figures(product=0.7606, attention=0.2521), 69, 0.075),
+        pytest.param("a100", fsdp_rows.Figures(product=0.7606, attention=0.2521), 69, 0.075, marks=pytest.mark.slow),
         ("h100", fsdp_rows.Figures(product=0.653, attention=0.1623), 35, 0.09),
     ],
 )

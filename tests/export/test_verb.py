@@ -134,10 +134,10 @@ def planned(fixes: list[str]) -> list[str]:
 @pytest.mark.parametrize(
     ("fixes", "to", "file", "others"),
     [
-        (["pp=4", "schedule=1f1b"], "deepspeed", "deepspeed.json", ["--pp", "4"]),
+        pytest.param(["pp=4", "schedule=1f1b"], "deepspeed", "deepspeed.json", ["--pp", "4"], marks=pytest.mark.slow),
         (["pp=1", "tp=1", "zero=3"], "deepspeed", "deepspeed.json", []),
         (["pp=1", "tp=1", "zero=2", "recompute=full"], "trainer", "training_arguments.json", []),
-        (["pp=1", "tp=1", "zero=1"], "accelerate", "deepspeed.json", []),
+        pytest.param(["pp=1", "tp=1", "zero=1"], "accelerate", "deepspeed.json", [], marks=pytest.mark.slow),
         pytest.param(["pp=4", "schedule=1f1b"], "megatron", "megatron.args", [], marks=pytest.mark.slow),
         (["pp=2", "tp=2", "zero=1", "recompute=full", "schedule=1f1b"], "megatron", "megatron.args", []),
     ],
@@ -154,6 +154,7 @@ def test_check_accepts_what_is_exported(
     assert (status, err) == (0, ""), found
 
 
+@pytest.mark.slow
 def test_it_imports_no_framework(folder: Path) -> None:
     words = [sys.executable, "-X", "importtime", CLI, "export", "stages.json", "--to", "deepspeed", "-o", "out"]
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)

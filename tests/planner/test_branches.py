@@ -95,6 +95,7 @@ def by_turns() -> Problem:
     return replace(asked, graph=replace(inside, blocks=blocks, ops=ops))
 
 
+@pytest.mark.slow
 def test_blocks_that_are_listed_turn_by_turn_are_planned_branch_by_branch():
     asked, turned = problem("partita"), by_turns()
     inside = asked.graph
@@ -141,6 +142,7 @@ def test_an_interrupt_of_the_proof_leaves_what_was_found(monkeypatch):
     assert answers[0].searched.bound_seconds == expected[0].searched.bound_seconds > 0
 
 
+@pytest.mark.slow
 def test_after_an_interrupt_nothing_new_is_searched_for():
     found, before = solve(problem("partita")), chain()
     stopped = replace(found, searched=replace(found.searched, optimal=False))
@@ -161,7 +163,8 @@ def test_where_no_chain_fits_branches_side_by_side_may():
     assert any(said.startswith("As a chain of stages nothing fits 2.40 GiB a device") for said in found.reasons)
 
 
-@pytest.mark.parametrize("memory", [pytest.param(2.6, marks=pytest.mark.slow), 3.0])
+@pytest.mark.slow
+@pytest.mark.parametrize("memory", [2.6, 3.0])
 def test_kfkb_can_be_held(memory):
     asked = replace(problem("partita", schedule="kfkb"), memory_bytes=int(memory * GIB))
     plan = planned(asked)

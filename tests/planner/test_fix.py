@@ -67,6 +67,7 @@ def test_c10_heads_that_tp_does_not_divide(heads, tp, remainder, works, near):
     assert f"{works} do. The remainder is {remainder}; nearest: {near}." in text
 
 
+@pytest.mark.slow
 def test_c10_the_planner_proposes_what_divides():
     for heads in (12, 28, 40, 52):
         found = plan(Problem(gpt(heads), parse_cluster("8xa100-40gb"), 64))
@@ -136,6 +137,7 @@ def test_bf16_on_a_v100_is_refused():
         plan(Problem(gpt(4), parse_cluster("2xv100-16gb"), 8))
 
 
+@pytest.mark.slow
 def test_all_configurations_plan_and_lose_no_block():
     for path in sorted((Path(__file__).parent.parent / "data" / "configs").glob("*-tiny.json")):
         graph = capture_config(json.loads(path.read_text()), name=path.stem)

@@ -42,7 +42,7 @@ def brute_force(problem) -> float:
     )
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 8))])
 @pytest.mark.parametrize("target", ["deepspeed", "partita"])
 def test_the_plan_is_the_best_of_all(made, seed, target):
     rng = np.random.default_rng(seed)
@@ -225,7 +225,7 @@ def test_c25_nothing_fits(made):
         plan(made.problem(graph, made.machine(4, memory=16 * 10**9 - 1)))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))])
 def test_the_least_memory_is_exact(made, seed):
     rng = np.random.default_rng(100 + seed)
     graph = made.chain(rng.integers(1, 9, 6) * 1e-3, rng.integers(1, 9, 6) * 1000, width=50, kept=700)

@@ -22,7 +22,8 @@ def answer(capsys, *words: str) -> dict:
 @pytest.mark.parametrize(
     "fix",
     [
-        ["micro_batch=2"], ["pp=2", "micro_batch=4"], pytest.param(["micro_batches=1"], marks=pytest.mark.slow),
+        ["pp=2", "micro_batch=4"], pytest.param(["micro_batch=2"], marks=pytest.mark.slow),
+        pytest.param(["micro_batches=1"], marks=pytest.mark.slow),
         pytest.param(["recompute=full"], marks=pytest.mark.slow),
     ],
 )  # fmt: skip
@@ -56,6 +57,7 @@ def test_a_plan_names_its_profile(capsys, tmp_path):
     assert answer(capsys, "simulate", path, "--profile", H200)["step_seconds"] == simulated
 
 
+@pytest.mark.slow
 def test_a_profiled_plan_is_asked_again_as_it_was(capsys, tmp_path):
     path = str(tmp_path / "plan.json")
     answer(capsys, "plan", *MODEL, "--profile", H200, "-o", path)

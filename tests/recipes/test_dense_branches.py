@@ -50,7 +50,9 @@ def graphs() -> dict[str, Graph]:
     return {name: tiny(name) for name in ("dlrm-tiny", "uno-tiny")}
 
 
-@pytest.mark.parametrize(("name", "parameters"), [("dlrm-tiny", 25), ("uno-tiny", 34)])
+@pytest.mark.parametrize(
+    ("name", "parameters"), [pytest.param("dlrm-tiny", 25, marks=pytest.mark.slow), ("uno-tiny", 34)]
+)
 def test_the_graph_computes_what_the_module_does(graphs: dict[str, Graph], name: str, parameters: int) -> None:
     build, _ = recipe_of(name).parts(name, torch.float64)
     batch = recipe_of(name).drawn(name, torch.float64, 0)(0, 6)
@@ -148,7 +150,7 @@ def test_sequence_lengths_and_unknown_sizes_are_errors() -> None:
         RECIPES["dlrm"].config("dlrm-liek")
 
 
-@pytest.mark.parametrize("name", ["dlrm-tiny", "uno-tiny"])
+@pytest.mark.parametrize("name", ["dlrm-tiny", pytest.param("uno-tiny", marks=pytest.mark.slow)])
 def test_side_by_side_on_virtual_devices(graphs: dict[str, Graph], name: str) -> None:
     plan = side_by_side(graphs[name], 4, 8)
     verdict = verify_plan(plan, *recipe_of(name).parts(name, torch.float32), "side_by_side")

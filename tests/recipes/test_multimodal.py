@@ -50,6 +50,7 @@ def test_every_layer_can_be_cut(graph: Graph) -> None:
         assert (classes["heads"], classes["hidden"]) == (4, 128)
 
 
+@pytest.mark.slow
 def test_a_fourth_modality(graph: Graph) -> None:
     """Branches of the tiny size, as many as the large one has, of one layer each."""
     size = replace(SIZES[TINY], inputs=(16, 12, 8, 4), layers=1)
@@ -96,6 +97,7 @@ def test_scenes_are_drawn_by_seed_and_step_and_tell_their_class() -> None:
     assert Scenes(size, torch.bfloat16, 5).batch(7, 2)["sound"].dtype == torch.bfloat16
 
 
+@pytest.mark.slow
 def test_it_learns_what_all_modalities_tell_and_needs_each() -> None:
     """Who knows nothing loses log 8; two modalities log 2, and all three nothing."""
     torch.manual_seed(0)
@@ -133,7 +135,8 @@ PLANS = {
 }
 
 
-@pytest.mark.parametrize("devices", [3, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [3, 4])
 def test_side_by_side_on_virtual_devices(graph: Graph, devices: int) -> None:
     plan = side_by_side(graph, devices, 8)
     assert [list(stage.blocks) for stage in plan.stages] == PLANS[devices]

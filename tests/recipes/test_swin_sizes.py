@@ -54,7 +54,7 @@ def test_an_unknown_size_names_the_nearest() -> None:
     ("name", "cluster"),
     [
         ("swin-tiny", ["cpu", "--devices", "4", "--precision", "fp32"]),
-        ("swin-t", ["8xa100-80gb"]),
+        pytest.param("swin-t", ["8xa100-80gb"], marks=pytest.mark.slow),
         pytest.param("swin-32l", ["4x8xa100-80gb"], marks=pytest.mark.slow),
         pytest.param("swin-56l", ["4x8xa100-80gb"], marks=pytest.mark.slow),
     ],

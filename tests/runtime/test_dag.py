@@ -28,9 +28,17 @@ DEEPSPEED = (
     "diamond", "fan-out of three", "two towers", "frozen tower", "integers and a mask", "several losses",
     "diamond, unlike micro-batches", "frozen part of a tower", "weight shared by branches", "six stages",
 )  # fmt: skip
+# What `make test-fast` runs on virtual devices.
+FAST = (
+    "diamond, unlike micro-batches",
+    "frozen tower",
+    "weight shared by branches",
+    "integers and a mask",
+    "several losses",
+)
 
 
-@pytest.mark.parametrize("name", DAGS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in DAGS])
 def test_on_virtual_devices(name: str) -> None:
     dag = DAGS[name]
     verdict = verify_program(lowered(name), dag.build, example_of(dag))

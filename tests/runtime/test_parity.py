@@ -42,8 +42,6 @@ PADDED = ("dp2", "pp2", "tp2", "pp2 dp2", "pp2 tp2", "dp2 tp2", "pp4 3 micro-bat
 PADDED_LLAMA = ("dp2", "pp2 tp2")
 T5 = ("dp2", "pp2", "tp2", "pp2 tp2", "pp2 dp2", "pp2 recompute", "pp4 3 micro-batches", "pp4 gpipe 3")
 FLOAT32 = {f"gpt2 {name}" for name in ("dp2", "pp2", "tp2", "pp2 dp2 padded", "pp2 tp2 recompute")}
-# What `make test-fast` runs of it.
-FAST = {"gpt2 pp2 tp2 padded float64"}
 
 
 def table() -> list[tuple[str, Case]]:
@@ -71,10 +69,8 @@ def table() -> list[tuple[str, Case]]:
     ]
 
 
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, id=name, marks=() if name in FAST else pytest.mark.slow) for name, case in table()],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in table()])
 def test_training_is_that_of_one_device(pool: Pool, case: Case) -> None:
     outcomes = pool.run(train, case.layout.devices, case)
     assert_equal(case, outcomes)
@@ -116,6 +112,7 @@ def test_recomputation_repeats_its_dropout(pool: Pool, name: str, model: str, wh
         assert {name: error for name, error in differences.items() if error} == {}
 
 
+@pytest.mark.slow
 def test_recomputation_repeats_noise_drawn_in_place(pool: Pool) -> None:
     case = Case("noisy", Layout(), dtype=None)
     again = replace(case, layout=replace(case.layout, recompute="full"))
@@ -148,9 +145,8 @@ def test_dropout_drops_and_is_the_same_in_every_pipeline(pool: Pool) -> None:
         assert divided[0].losses[0] == pytest.approx(alone.losses[0], rel=1e-13)
 
 
-@pytest.mark.parametrize(
-    "recompute", ["full", *(pytest.param(one, marks=pytest.mark.slow) for one in ("none", "selective"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("recompute", ["full", "none", "selective"])
 def test_a_step_leaves_the_random_numbers_of_others_alone(pool: Pool, recompute: Recompute) -> None:
     """A script draws its order of samples from the same generator, the same on every rank."""
     case = Case("gpt2 dropout", Layout(pp=2, recompute=recompute))

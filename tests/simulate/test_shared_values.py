@@ -44,8 +44,12 @@ def t5(samples: int) -> Graph:
     return capture_config(settings, samples=samples, seq=SEQ, name="t5")
 
 
-@pytest.mark.parametrize(("dp", "tp"), [(1, 1), (2, 1), (1, 2), (2, 2)])
-@pytest.mark.parametrize(("cut", "hidden", "samples"), [(*CUTS[0], 1), (*CUTS[0], 8), (*CUTS[1], 3)])
+@pytest.mark.parametrize(
+    ("dp", "tp"), [*(pytest.param(*one, marks=pytest.mark.slow) for one in ((1, 1), (2, 1), (1, 2))), (2, 2)]
+)
+@pytest.mark.parametrize(
+    ("cut", "hidden", "samples"), [(*CUTS[0], 1), (*CUTS[0], 8), pytest.param(*CUTS[1], 3, marks=pytest.mark.slow)]
+)
 def test_planner_simulator_and_queues_say_the_same(cut: int, hidden: int, samples: int, dp: int, tp: int) -> None:
     """Of the first device, which sends to one reader; ``samples`` are those of a copy's turn, captured or not."""
     expected = BIAS + samples * hidden * HIDDEN

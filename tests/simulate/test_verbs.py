@@ -22,10 +22,19 @@ from partita.problem import Problem
 ON = ["--cluster", "2x4xa100-80gb", "--global-batch", "32"]
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What the plan's file has."""
+    file = tmp_path_factory.mktemp("plan") / "plan.json"
+    held = ["--fix", "pp=4", "--fix", "dp=2", "--fix", "micro_batches=8"]
+    assert main(["plan", "gpt3-tiny", *ON, *held, "-o", str(file)]) == 0
+    return file.read_text()
+
+
 @pytest.fixture
-def plan(partita: Callable[..., str], tmp_path: Path) -> Path:
+def plan(written: str, tmp_path: Path) -> Path:
     file = tmp_path / "plan.json"
-    partita("plan", "gpt3-tiny", *ON, "--fix", "pp=4", "--fix", "dp=2", "--fix", "micro_batches=8", "-o", file)
+    file.write_text(written)
     return file
 
 

@@ -143,7 +143,7 @@ MUTANTS: dict[str, Callable[[Random, Stages], Program]] = {
     "sent after a receive": in_a_queue(sent_later),
 }
 TURNS_ALONE = list(MUTANTS)[:3]
-FAST = {"two turns swapped", "sent after a receive"}
+FAST = {"sent after a receive"}
 # Of each kind for each graph.
 EACH = 12
 

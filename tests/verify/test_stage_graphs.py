@@ -83,9 +83,10 @@ CASES: dict[str, Callable[[], Plan]] = {
     "1f1b of a graph": lambda: plan(STAGES["in another order"], "1f1b"),
     "unlike micro-batches": lambda: plan(STAGES["a tower each"], counts=(8, 4, 2, 4)),
 }
+FAST = ("warm-ups of their own", "unlike micro-batches")
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in CASES])
 def test_a_graph_of_stages_is_one_device(name):
     verdict = verify_plan(CASES[name](), build, example, name)
     assert verdict.equal, verdict.difference

@@ -22,11 +22,11 @@ from tests.planner.branches.optimum import over_optimum
 # Of these a chain in another order of the blocks than the model's was up to a quarter faster than the plan, before
 # others were tried.
 FASTER_ONCE = (6, 9, 21, 41)
-SEEDS, MORE = (2, *FASTER_ONCE[:1]), (14, 15, 20, 22, 46, 62, *FASTER_ONCE[1:])
+SEEDS, MORE = (2,), (14, 15, 20, 22, 46, 62, *FASTER_ONCE)
 
 
 # Models of up to five blocks; of these LISTED answers are runs of some list that the search climbs along.
-LISTED, OTHERS, FAST = (0, 2, 4, 5, 6, 7, 21), (3, 12, 14, 17), (3, 14)
+LISTED, OTHERS, FAST = (0, 2, 4, 5, 6, 7, 21), (3, 12, 14, 17), (3,)
 # By how much of it the bound is under the best of all stages at most: ports that several stages share aren't all in it.
 LOOSE = 0.03
 
@@ -55,7 +55,7 @@ def test_nor_is_an_interleaved_chain_of_another_order_or_one_that_is_slower_than
 
 
 @pytest.mark.parametrize(
-    "seed", [*SEEDS, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (9, 14, 21, 22, 41))]
+    "seed", [*SEEDS, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (6, 9, 14, 21, 22, 41))]
 )
 def test_no_stages_take_less_than_the_bound(seed):
     solved = solve(small(seed))
@@ -65,6 +65,7 @@ def test_no_stages_take_less_than_the_bound(seed):
         assert 0 < each.searched.bound_seconds <= each.best.seconds * (1 + 1e-9)
 
 
+@pytest.mark.slow
 def test_stages_get_warm_ups_of_their_own_where_memory_leaves_some_room(tmp_path):
     """The step is shorter than with any depth of all stages that fits, and the plan keeps them."""
     problem = drawn(20)

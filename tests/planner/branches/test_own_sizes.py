@@ -72,6 +72,7 @@ def test_turns_and_messages_one_by_one(counts, turns, edges, each, seconds):
     assert played_seconds(orders, counts, turns, dict.fromkeys(edges, (each, each))) == seconds
 
 
+@pytest.mark.slow
 def test_a_stage_of_many_small_kernels_takes_its_samples_at_once():
     asked = problem(60)
     plan = planned(asked)

@@ -46,6 +46,7 @@ def test_900_more(seed: int):
     assert any(seconds < inf for seconds in seconds_of(seed, 100))
 
 
+@pytest.mark.slow
 def test_only_what_is_better_than_the_given_time_is_returned():
     random, seen = Random(11), 0
     for _ in range(60):
