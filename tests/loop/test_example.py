@@ -1,12 +1,12 @@
-"""The example script with the key and without: the same text, the same losses. And once as torchrun starts it."""
+"""The example script with the key and without: the same text, the same losses.
+
+As torchrun starts a script, with processes of its own, tests/failures has another loop and tests/trainer the Trainer's.
+"""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from tests.ranks.script import script
 pytestmark = pytest.mark.slow
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "loop"
-LAUNCH = Path(__file__).parent / "without_shm.py"
 # One of copies, one of stages, one on four ranks: what a loop may do under each plan is asked of test_loop.
 PLANS: dict[str, tuple[int, dict[str, Any], str]] = {
     "zero3": (2, {"zero_optimization": {"stage": 3}, "partita": {}}, "pp=1, tp=1, dp=2, ZeRO 3"),
@@ -66,34 +65,13 @@ def require_saved(folder: Path) -> None:
     assert (folder / "out" / "model" / "pytorch_model.bin").stat().st_size > 4 * 200_000
 
 
-# That of stages is the one that torchrun starts.
-@pytest.mark.parametrize("name", ["zero3", "pp2 tp2"])
+@pytest.mark.parametrize("name", PLANS)
 def test_equal_losses(pool: Pool, tmp_path: Path, without: Any, name: str) -> None:
     ranks, change, words = PLANS[name]
     out, err = run(pool, tmp_path, ranks, change, "--epochs=1", "--output=out")
     assert losses(out) == pytest.approx(without(ranks), rel=1e-5)
     assert len(without(ranks)) > 5
     assert f"partita: plan for {ranks} ranks: {words}" in err
-    require_saved(tmp_path)
-
-
-def torchrun(folder: Path, change: dict[str, Any], *options: str) -> subprocess.CompletedProcess[str]:
-    """Two processes of the script's own."""
-    configure(folder, change)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(LAUNCH)]
-    return subprocess.run(
-        [*command, str(EXAMPLE / "train.py"), "ds.json", *options], cwd=folder, capture_output=True, text=True,
-        timeout=250, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-
-
-def test_equal_losses_under_torchrun(tmp_path: Path, without: Any) -> None:
-    _, change, words = PLANS["pp2"]
-    found = torchrun(tmp_path, change, "--epochs=1", "--output=out")
-    assert found.returncode == 0, found.stderr[-3000:]
-    assert losses(found.stdout) == pytest.approx(without(2), rel=1e-5)
-    assert len(without(2)) > 5
-    assert f"partita: plan for 2 ranks: {words}" in found.stderr
     require_saved(tmp_path)
 
 
