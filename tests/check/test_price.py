@@ -35,7 +35,8 @@ def deepspeed(plan: Plan) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "fix",
     [
-        [], pytest.param(["pp=2"], marks=pytest.mark.slow), ["pp=2", "tp=2"], ["dp=4", "zero=2", "micro_batch=1"],
+        pytest.param([], marks=pytest.mark.slow), pytest.param(["pp=2"], marks=pytest.mark.slow), ["pp=2", "tp=2"],
+        ["dp=4", "zero=2", "micro_batch=1"],
         pytest.param(["pp=4", "micro_batches=8"], marks=pytest.mark.slow),
     ],
     ids=",".join,

@@ -31,7 +31,7 @@ def asked(made, target="partita", **fix):
 @pytest.mark.parametrize(
     ("stage", "name", "value"),
     [
-        (0, "zero", 1), pytest.param(1, "zero", 2, marks=pytest.mark.slow),
+        pytest.param(0, "zero", 1, marks=pytest.mark.slow), pytest.param(1, "zero", 2, marks=pytest.mark.slow),
         pytest.param(1, "tp", 1, marks=pytest.mark.slow),
         pytest.param(0, "dp", 2, marks=pytest.mark.slow), (1, "recompute", "full"),
     ],

@@ -142,6 +142,7 @@ def test_what_cannot_be() -> None:
         redistribution(source, there, 2, allowed=COLLECTIVES)
 
 
+@pytest.mark.slow
 def test_a_time_limit_gives_the_best_so_far() -> None:
     source, target = pair("a=4,b=4,c=4,d=4", (256, 256, 256), "a.b,c,-", "d,b.a,c")
     cluster = nodes(32)

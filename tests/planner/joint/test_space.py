@@ -115,18 +115,16 @@ def test_it_computes_what_one_device_computes(name: str, tmp_path: Path) -> None
     assert verify_plan(plan, *module_of(model, problem.graph.seq), "plan").equal
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "wanted"),
     [
-        pytest.param(
+        (
             Case("gpt3-tiny", 8, 32, {"plain", "divided", "context 2", "context 2, sequence"}, {"cp": 2}),
             {"context 2", "context 2, sequence"},
-            marks=pytest.mark.slow,
         ),
         (Case("gpt3-tiny", 4, 16, set(), device_bytes=4 * MIB), {"sequence", "co-shard 2", "co-shard 4"}),
-        pytest.param(
-            Case("mixture-tiny", 4, 16, set()), {"sequence", "experts 2", "experts 4"}, marks=pytest.mark.slow
-        ),
+        (Case("mixture-tiny", 4, 16, set()), {"sequence", "experts 2", "experts 4"}),
     ],
 )
 def test_stages_of_every_manner_cost_what_the_simulator_says(case: Case, wanted: set[str], tmp_path: Path) -> None:
