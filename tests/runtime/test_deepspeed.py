@@ -31,7 +31,7 @@ LAYOUTS = {
     "tp2": Layout(tp=2),
     "pp2 tp2": Layout(pp=2, tp=2),
     "pp2 tp2 zero1": Layout(pp=2, tp=2, zero=1),
-    **{f"dp2 tp2 zero{zero}": Layout(dp=2, tp=2, zero=zero) for zero in (0, 1, 2, 3)},
+    **{f"dp2 tp2 zero{zero}": Layout(dp=2, tp=2, zero=zero) for zero in (1, 2, 3)},
     "pp4 uneven": Layout(pp=4, sizes=(1, 3, 1, 1)),
     "pp2 recompute": Layout(pp=2, recompute="full"),
     "pp2 tp2 recompute": Layout(pp=2, tp=2, recompute="full"),
@@ -46,7 +46,6 @@ FROZEN_STAGE = {"pp3": Layout(pp=3), "pp3 dp2 zero1": Layout(pp=3, dp=2, zero=1)
 # Heads of two sizes and nothing tied: that matters where it is cut, and where stages or copies are made of it.
 LLAMA = (
     "dp2 zero3", "pp2 dp2 zero1", "tp2", "pp2 tp2 zero1", "pp2 tp2 recompute", "dp2 tp2 zero2",
-    "dp2 tp2 zero3",
 )  # fmt: skip
 # Otherwise parameters as small as these models' stay whole on every rank.
 PARTITIONED = {"zero_optimization": {"stage3_param_persistence_threshold": 0}}
@@ -58,7 +57,8 @@ PADDED_LLAMA = ("dp2 zero2", "pp2 tp2")
 
 
 def table() -> list[tuple[str, Case]]:
-    rows = [(f"gpt2 {name}", Case("gpt2", layout)) for name, layout in LAYOUTS.items()]
+    # Copies of pieces at ZeRO-2 are Llama's.
+    rows = [(f"gpt2 {name}", Case("gpt2", layout)) for name, layout in LAYOUTS.items() if name != "dp2 tp2 zero2"]
     rows += [(f"llama {name}", Case("llama", LAYOUTS[name])) for name in LLAMA]
     rows += [(f"{model} {name} padded", Case(model, LAYOUTS[name], padded=True))
              for model, names in (("gpt2", PADDED), ("llama", PADDED_LLAMA)) for name in names]  # fmt: skip
@@ -95,7 +95,7 @@ def test_training_is_that_of_one_device(pool: Pool, case: Case) -> None:
                 "pp2", "pp2 zero1", "pp2 dp2 zero1", "dp2 zero0", "dp2 zero1", "dp2 zero2", "dp2 zero3", "pp2 tp2"
             )
         ),
-        *(("llama", name) for name in ("pp2 dp2 zero1", "dp2 zero3", "pp2 tp2")),
+        ("llama", "pp2 tp2"),
         *(("gpt2 frozen middle", name) for name in FROZEN_STAGE),
     ],
 )  # fmt: skip
@@ -114,7 +114,6 @@ def test_bfloat16_is_near(pool: Pool, name: str, model: str) -> None:
                 "pp2 tp2 zero1", "dp2 tp2 zero1",
             )
         ),
-        ("llama", "pp2 tp2 zero1"),
         *(("gpt2 frozen middle", name) for name in FROZEN_STAGE),
     ],
 )  # fmt: skip
