@@ -63,7 +63,9 @@ def test_the_graph_computes_what_the_module_does(graphs: dict[str, Graph], name:
     assert {parameter: error for parameter, error in errors.items() if not error <= 1e-12} == {}
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name.endswith("-tiny") else pytest.mark.slow) for name in SHAPES]
+)
 def test_branches_are_independent_and_joined_by_the_top(graphs: dict[str, Graph], name: str) -> None:
     branches, layers, top = SHAPES[name]
     graph = graphs.get(name) or recipe_of(name).partita_capture(name, 1, None, "bfloat16")

@@ -112,6 +112,7 @@ def test_a_planners_plan_from_its_file(partita: Callable[..., tuple[int, str, st
     assert (status, json.loads(out)["equal"]) == (0, True)
 
 
+@pytest.mark.slow
 def test_a_mutant_is_not_equal(monkeypatch: pytest.MonkeyPatch) -> None:
     """The report of a program with another epsilon: the op by name, in text and as JSON."""
     found = model("gpt2")

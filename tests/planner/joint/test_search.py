@@ -35,6 +35,7 @@ def seconds_of(seed: int, count: int) -> list[float]:
     return [checked(small_table(random)) for _ in range(count)]
 
 
+@pytest.mark.slow
 def test_100_random_tables():
     answered = [seconds < inf for seconds in seconds_of(1, 100)]
     assert 50 < sum(answered) < 90  # both answers occur
