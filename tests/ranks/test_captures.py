@@ -95,8 +95,8 @@ def captured(model: str) -> list[bool]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", ["gpt2", "llama", "t5"])
-def test_what_is_read_is_what_torch_exports(pool: Pool, model: str) -> None:
-    for found in pool.run(captured, 2, model):
+@pytest.mark.parametrize(("model", "ranks"), [("gpt2", 2), ("t5", 1)])
+def test_what_is_read_is_what_torch_exports(pool: Pool, model: str, ranks: int) -> None:
+    for found in pool.run(captured, ranks, model):
         assert len(found) >= 10
         assert all(found)

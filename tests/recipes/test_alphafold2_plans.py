@@ -41,12 +41,10 @@ TINY = "alphafold2-tiny"
 APART = Path(__file__).parents[2] / "docs" / "examples" / "passes_apart.py"
 # 3F1B on two ranks is among the plans of the library.
 ROWS = {
-    "dp2": Row("data-parallel", 2, "evoformer", copies=2, micro_batches=1),
     "tp2": Row("megatron", 2, "evoformer", micro_batches=1),
     "pp2": Row("1f1b", 2, "evoformer"),
     "3F1B dp2": Row("3f1b", 4, "evoformer", numbers={"pp": 2}, copies=2),
     "passes apart, kFkB": Row(f"{APART}:passes_apart", 4, "evoformer", numbers={"k": 2}),
-    "DAP2": Row("context-parallel", 2, "evoformer", micro_batches=1),
     "DAP2 dp2": Row("context-parallel", 4, "evoformer", numbers={"cp": 2}, copies=2, micro_batches=1),
 }
 # The stages that each rank serves, where it isn't the first alone: in 3F1B one of each pass.
@@ -54,7 +52,7 @@ STAGES = {
     "pp2": [(0,), (1,)], "3F1B dp2": [(0, 2, 4), (0, 2, 4), (1, 3, 5), (1, 3, 5)],
     "passes apart, kFkB": [(0,), (1,), (2,), (3,)],
 }  # fmt: skip
-AXES = {"tp2": ("tensor",), "DAP2": ("context",), "DAP2 dp2": ("context",)}
+AXES = {"tp2": ("tensor",), "DAP2 dp2": ("context",)}
 
 
 @pytest.mark.parametrize("name", ROWS)
