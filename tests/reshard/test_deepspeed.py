@@ -16,7 +16,6 @@ from tests.runtime.programs import Layout
 PP2_DP2 = Layout(pp=2, dp=2)
 TP2_DP2 = Layout(tp=2, dp=2)
 PP2_TP2 = Layout(pp=2, tp=2, micro_batches=4)
-PP4 = Layout(pp=4, micro_batches=4)
 FROZEN = Layout(pp=4, micro_batches=4, sizes=(2, 1, 1, 2))
 DP4 = Layout(dp=4, micro_batches=1)
 PARTITIONED = {"zero_optimization": {"stage3_param_persistence_threshold": 0}}
@@ -24,7 +23,6 @@ PARTITIONED = {"zero_optimization": {"stage3_param_persistence_threshold": 0}}
 # Tied embeddings, a fused QKV and a padded vocabulary are in all of GPT-2's.
 MOVES = {
     "pp2 dp2 zero1 to tp2 dp2": ("gpt2", replace(PP2_DP2, zero=1), TP2_DP2),
-    "zero3 to pp4": ("gpt2", replace(DP4, zero=3), PP4),
     "zero3 to pp2 dp2 zero1": ("gpt2", replace(DP4, zero=3), replace(PP2_DP2, zero=1)),
     "pp2 tp2 to zero3": ("gpt2", PP2_TP2, replace(DP4, zero=3)),
     "tp2 dp2 zero2 to pp2 tp2": ("gpt2", replace(TP2_DP2, zero=2), PP2_TP2),

@@ -30,11 +30,12 @@ TURNS_OF_4 = ("co-shard by 4", "co-shard and sequence")
 MODELS: dict[str, tuple[str, ...]] = {
     "gpt2": ("sequence", "co-shard inside tensor"),
     "gpt2 dropout": tuple(name for name in LAYOUTS if "experts" not in name),
-    "llama": ("context", *TOGETHER),
-    "t5": (*TOGETHER, *TURNS_OF_4),
+    # Copies are those of any model: the other ones have the rest.
+    "llama": ("context", *TOGETHER[:-1]),
+    "t5": (*TOGETHER[:-1], *TURNS_OF_4),
     "mixture": ("experts", "experts and tensor", *TOGETHER, *TURNS_OF_4),
     "vit": ("samples",),
-    "swin": ("co-shard", *TOGETHER),
+    "swin": ("co-shard", *TOGETHER[:-1]),
 }
 # On processes.
 REAL = {

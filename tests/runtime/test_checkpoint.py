@@ -24,8 +24,6 @@ CASES = {
     "pp2 tp2": Case("gpt2 dropout", Layout(pp=2, tp=2)),
     "pp2 zero1 bf16": Case("gpt2 dropout", Layout(pp=2, zero=1), dtype="bfloat16"),
     "pp3 dp2 zero1, a frozen stage": Case("gpt2 frozen middle", Layout(pp=3, dp=2, zero=1)),
-    "pp3, a frozen stage": Case("gpt2 frozen middle", Layout(pp=3)),
-    "llama pp2 tp2": Case("llama", Layout(pp=2, tp=2)),
 }
 
 
