@@ -16,6 +16,7 @@ from tests.runtime.programs import Layout
 PP2_DP2 = Layout(pp=2, dp=2)
 TP2_DP2 = Layout(tp=2, dp=2)
 PP2_TP2 = Layout(pp=2, tp=2, micro_batches=4)
+PP4 = Layout(pp=4, micro_batches=4)
 FROZEN = Layout(pp=4, micro_batches=4, sizes=(2, 1, 1, 2))
 DP4 = Layout(dp=4, micro_batches=1)
 PARTITIONED = {"zero_optimization": {"stage3_param_persistence_threshold": 0}}
