@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from math import prod
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from partita.cost.block import divided_cost
 from partita.cost.division import Division
 from partita.cost.precision import item_bytes
 from partita.draft import drafted
+from partita.graph import Graph
 from partita.plugins.library.context_parallel import context_parallel
 from partita.problem import Problem
 from partita.spacetime.lower import lower
@@ -32,10 +34,15 @@ BACKWARD = {
 ROWS = [(name, 16) for name in ("gpt2-tiny", "llama-tiny", "t5-gated-tiny", "bert-tiny")]
 
 
+@cache
+def captured(name: str, seq: int | None) -> Graph:
+    return load_model(str(CONFIGS / f"{name}.json") if seq else name, seq, "bfloat16")
+
+
 @pytest.mark.parametrize("context", [2, 4])
 @pytest.mark.parametrize(("name", "seq"), [*ROWS, pytest.param("alphafold2-tiny", None, marks=pytest.mark.slow)])
 def test_it_is_what_the_program_moves(name: str, seq: int | None, context: int) -> None:
-    graph = load_model(str(CONFIGS / f"{name}.json") if seq else name, seq, "bfloat16")
+    graph = captured(name, seq)
     problem = Problem(graph, parse_cluster(f"1x{context}xa100-80gb"), 1, target="partita")
     program = lower(graph, drafted(context_parallel, "", problem, {"cp": context, "micro_batches": 1}))
     groups, item, kinds = alike(graph), item_bytes(graph, "bf16"), set()
