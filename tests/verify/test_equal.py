@@ -39,10 +39,8 @@ OTHERS = {
 }  # fmt: skip
 # Each holds what others do alone: copies, pieces and stages.
 TOGETHER = tuple(name for name in LAYOUTS if name not in ("dp2", "pp2", "tp2"))
-FAST = {("gpt2", "pp2 tp2")}
 # With dropout GPT-2 is the same model and more. Two devices can't share the three heads of the ViT.
 MODELS: dict[str, tuple[str, ...]] = {
-    "gpt2": ("pp2 tp2",),
     "gpt2 dropout": (*LAYOUTS, *OTHERS),
     "gpt2 frozen middle": tuple(LAYOUTS),
     "llama": TOGETHER,
@@ -54,13 +52,10 @@ MODELS: dict[str, tuple[str, ...]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "layout"),
-    [
-        pytest.param(name, layout, id=f"{name} {layout}", marks=() if (name, layout) in FAST else pytest.mark.slow)
-        for name, found in MODELS.items()
-        for layout in found
-    ],
+    [pytest.param(name, layout, id=f"{name} {layout}") for name, found in MODELS.items() for layout in found],
 )
 def test_a_plan_by_hand_is_equal(name: str, layout: str) -> None:
     laid_out = (LAYOUTS | OTHERS)[layout]
