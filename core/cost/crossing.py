@@ -11,18 +11,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from partita.cost.samples import Amount, amount
+from partita.cost.samples import NOTHING, Amount, amount
+from partita.graph.edges import block_edges
 from partita.graph.model import Graph
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """Bytes at each of the n + 1 cuts (cut j is before block j), forward and backward; and how many values they are."""
+    """Bytes at each of the n + 1 cuts (cut j is before block j), forward and backward; how many values they are; and
+    what each of the n blocks reads of others."""
 
     forward: Amount
     backward: Amount
     forward_values: np.ndarray
     backward_values: np.ndarray
+    entering: Amount
 
     @property
     def forward_bytes(self) -> np.ndarray:
@@ -38,7 +41,7 @@ class Crossing:
 
 
 def crossing(graph: Graph, item: Callable[[str], int]) -> Crossing:
-    """What crosses every cut; the two ends are zero."""
+    """What crosses every cut, and what each block reads; the two ends are zero."""
     position = {block.name: index for index, block in enumerate(graph.blocks)}
     last: dict[str, int] = {}
     for op in graph.ops:
@@ -60,4 +63,13 @@ def crossing(graph: Graph, item: Callable[[str], int]) -> Crossing:
                     found.growing[cuts] += size.growing
                     found.shared[cuts] += size.shared
                     count[cuts] += 1
-    return Crossing(forward, backward, values, gradients)
+    return Crossing(forward, backward, values, gradients, entering(graph, item))
+
+
+def entering(graph: Graph, item: Callable[[str], int]) -> Amount:
+    """[n]: what each block reads of others, each value once. It is what a block holds that is computed again."""
+    read: dict[str, dict[str, Amount]] = {block.name: {} for block in graph.blocks}
+    for (_, reader), names in block_edges(graph).items():
+        read[reader].update((name, amount(graph, name, item)) for name in names)
+    each = [sum(values.values(), NOTHING) for values in read.values()]
+    return Amount(np.array([one.growing for one in each]), np.array([one.shared for one in each]))

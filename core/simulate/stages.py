@@ -287,7 +287,7 @@ class Stages:
             return 0.0
         divided, ratio = self.divided(stage, block, strategy)
         pieces = divided.samples * divided.context * divided.sequence
-        entering = float(self.crossing.forward[self.number[block]].of(ratio / pieces))
+        entering = float(self.crossing.entering[self.number[block]].of(ratio / pieces))
         kept = cost.kept_bytes(self.device(stage), ratio)
         return float(held_bytes(kept, entering, float(cost.trains), strategy.recompute == "full"))
 

@@ -18,6 +18,7 @@ from partita.cost.precision import item_bytes, peak_flops
 from partita.errors import InputError
 from partita.graph.cuts import block_cuts
 from partita.plugins.capture_huggingface import capture_config
+from tests.planner.branches.dags import drawn
 
 
 def gpt(hidden: int, heads: int, seq: int = 2048, samples: int = 1, layers: int = 2):
@@ -102,6 +103,17 @@ def test_what_crosses_a_cut():
     hidden = 3 * 16 * 64 * 2
     assert found.forward_bytes.tolist() == [0, hidden, hidden, hidden, 0]
     assert found.backward_bytes.tolist() == [0, hidden, hidden, hidden, 0]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_a_block_reads_of_others(seed):
+    """Each value once, whatever else passes by in the list."""
+    graph = drawn(seed).graph
+    found = crossing(graph, item_bytes(graph, "bf16")).entering
+    for block, size in zip(graph.blocks, found.of(0.5).tolist(), strict=True):
+        made = {name for op in graph.ops if op.block != block.name for name in op.outputs}
+        read = {name for op in graph.ops if op.block == block.name for name in op.inputs} & made
+        assert size == sum(graph.tensor[name].elements for name in read)
 
 
 def test_like_blocks_are_found_and_share_their_cuts():

@@ -16,6 +16,9 @@ WANTED = 8
 BEFORE, SET, UNIT, SHAPE = 0, 1, 2, 3
 # A list's: the next of the same set and units, a label that is or was in it, and its first label.
 NEXT, REPRESENTATIVE, FIRST = 0, 1, 2
+# Of a value's maker, where that is asked: what its readers so far read through their ports and send back in all, what
+# the shortest path from one of them is at least, and what its own ports, inside a node and between nodes, send and get.
+PASSED, SHORTEST, SENT, GOT, SHARED = 0, 1, 2, 4, 6
 
 
 @compiled
@@ -84,7 +87,7 @@ def gathered(bucket, buckets, after):
 
 @compiled
 def thinned(
-    bucket, after, made, slack, rest, ends, new_made, new_slack, new_rest, y, alive, times,
+    bucket, after, made, slack, rest, shared, ends, new_made, new_slack, new_rest, new_shared, y, alive, times,
 ):  # fmt: skip
     """Whether a label of a list is as good as the new one in everything, and at how many was looked; those to which the
     new one is so are taken out."""
@@ -99,6 +102,9 @@ def thinned(
             better = better and rest[other, at] >= new_rest[at]
             worse = worse and made[other, at] >= new_made[at] and slack[other, at] <= new_slack[at] - over
             worse = worse and rest[other, at] <= new_rest[at]
+            for one in range(shared.shape[2]):
+                better = better and shared[other, at, one] <= new_shared[at, one]
+                worse = worse and shared[other, at, one] >= new_shared[at, one]
             if not better and not worse:
                 break
         if better:
@@ -111,6 +117,30 @@ def thinned(
             after[prior] = after[other]
         other = after[other]
     return False, seen
+
+
+@compiled
+def shortest(values, alive, old, paths):
+    """What lies behind a stage at least: the longest of its values' ``paths``, by value; ``old``: not negative for
+    values of others."""
+    found = 0.0
+    for at in range(alive):
+        if old[values[at]] < 0:
+            found = max(found, paths[values[at]])
+    return found
+
+
+@compiled
+def passes(shared, maker, alive, origin, far, own, tier, path):
+    """Adds a stage that reads from ``origin`` to what passes those stages' ports (``shared``, of all live values)."""
+    for at in range(alive):
+        for one in range(origin.shape[0]):
+            if origin[one] == maker[at]:
+                shared[at, PASSED] += tier[far[one], 0] + tier[far[one], 1]
+                shared[at, SHORTEST] = min(shared[at, SHORTEST], path)
+                shared[at, SENT + far[one]] += own[one, 0]
+                shared[at, GOT + far[one]] += own[one, 1]
+                break
 
 
 @compiled
@@ -143,9 +173,10 @@ def waiting(made, values, alive, below_values, done, each_work, times, most):
 
 @compiled
 def extended(
-    masks, seconds, forward, backward, sync, tight, slopes, base_bytes, base_sync, room, units, prices_of, ports,
-    nodes, live, alive, begins, readers, downs, ups, latency, directions, work, each_work, below_values, remaining,
-    tails, paths, least_sync, most_sync, above, held, ahead, options, keys, values, below, c, grid, most,
+    masks, seconds, forward, backward, most_forward, sync, tight, slopes, base_bytes, base_sync, room, units,
+    prices_of, ports, nodes, live, alive, begins, readers, downs, ups, latency, directions, work, each_work,
+    below_values, remaining, tails, paths, least_sync, most_sync, above, held, ahead, options, keys, values, sharing,
+    below, c, grid, most,
 ):  # fmt: skip
     """Goes from label to label, until ``WANTED`` have all blocks or none is left: how it ends, those labels and their
     seconds, the labels' columns [labels, 4], and how much work it was."""
@@ -156,6 +187,7 @@ def extended(
     # and unit, and the stages that may lie behind it.
     made, slack = np.zeros((1024, width)), np.zeros((1024, width))
     maker, rest = np.zeros((1024, width), np.int64), np.zeros((1024, width), np.int64)
+    shared, new_shared = np.zeros((1024, width, SHARED if sharing else 0)), np.zeros((width, SHARED if sharing else 0))
     took, ends = np.zeros(1024), np.zeros(1024)
     after = np.full(1024, -1, np.int64)
     first = np.full((sets, all_units + 1), -1, np.int64)
@@ -175,7 +207,8 @@ def extended(
     least_of, sync_of, behind_of = np.zeros(sets), np.zeros(sets), np.zeros(sets)
     p_of = np.zeros((sets, held.shape[0]))
     ready, given, back, budget = np.zeros(width), np.zeros(width), np.zeros(width), np.zeros(width)
-    far, origin = np.zeros(width, np.int64), np.zeros(width, np.int64)
+    far, origin, slot = np.zeros(width, np.int64), np.zeros(width, np.int64), np.zeros(width, np.int64)
+    own, tier = np.zeros((width, 2)), np.zeros((2, 2))
     new_made, new_slack = np.zeros(width), np.zeros(width)
     new_maker, new_rest = np.zeros(width, np.int64), np.zeros(width, np.int64)
     for i in range(sets - 1):
@@ -255,11 +288,14 @@ def extended(
                             while to > 0 and ready[to - 1] > made[label, at]:
                                 ready[to], given[to], back[to] = ready[to - 1], given[to - 1], back[to - 1]
                                 origin[to], far[to], budget[to] = origin[to - 1], far[to - 1], budget[to - 1]
+                                slot[to] = slot[to - 1]
                                 to -= 1
                             ready[to], given[to], back[to] = made[label, at], down, up
                             origin[to], far[to], budget[to] = source, crosses, slack[label, at] - later
+                            slot[to] = at
                             reading += 1
                         e, left, busy = 0.0, np.inf, 0.0
+                        tier[:] = 0.0
                         for one in range(reading):
                             e = max(e, ready[one]) + given[one] + back[one]
                             down = up = own_down = own_up = 0.0
@@ -270,11 +306,23 @@ def extended(
                                     own_down, own_up = own_down + given[other], own_up + back[other]
                             # All turns pass this stage's port, and that of each that it reads from.
                             busy = max(busy, (c - 1) * max(down, up))
+                            own[one], tier[far[one]] = (own_down, own_up), (down, up)
+                            if sharing:
+                                others = shared[label, slot[one]]
+                                own_down, own_up = own_down + others[SENT + far[one]], own_up + others[GOT + far[one]]
                             turns = below - y - ready[one] - (c - 1) * max(own_down, own_up)
-                            left = min(left, min(budget[one], turns) - down - up)
+                            all_turns = min(budget[one], turns)
+                            left = min(left, all_turns - down - up)
+                            if sharing and others[PASSED] > 0:
+                                # The readers so far pass before this one or after it.
+                                if others[PASSED] + others[SHORTEST] > all_turns:
+                                    left = -1.0
+                                elif others[PASSED] + down + up + others[SHORTEST] > all_turns:
+                                    left = min(left, all_turns - others[PASSED] - down - up)
                         if e + c * least + y >= below or left < least:
                             continue
                         f, b = forward[v, j] - forward[v, i], backward[v, j] - backward[v, i]
+                        most_f = most_forward[v, j] - most_forward[v, i]
                         # A value that is read later has a stage behind.
                         least_rest = 0
                         for at in range(alive[j]):
@@ -297,7 +345,8 @@ def extended(
                             if p >= before * (1 - 1e-6) or e + c * p + y >= below or left < p:
                                 continue
                             t = min(left - p, below - e - y - p - busy)
-                            t = min(t, longest_behind(below - e - y, p, f, b, ahead[h], c))
+                            # Blocks that are computed again take longer backward, not forward.
+                            t = min(t, longest_behind(below - e - y, p, f, max(b, p - most_f), ahead[h], c))
                             if t < 0:
                                 continue
                             before, good, earliest = p, True, np.inf
@@ -311,11 +360,21 @@ def extended(
                                     new_made[at] = np.floor((e + p) / grid) * grid
                                     new_slack[at] = np.ceil(t / grid) * grid
                                     new_maker[at], new_rest[at] = shape * all_units + q, h
+                                if sharing:
+                                    if old >= 0:
+                                        new_shared[at] = shared[label, old]
+                                    else:
+                                        new_shared[at] = 0.0, np.inf, tier[0, 1], tier[1, 1], tier[0, 0], tier[1, 0]
                                 earliest = min(earliest, new_made[at])
                                 late = new_made[at] + tails[free_units, value] + y >= below
                                 if late or new_slack[at] < paths[free_units, value]:
                                     good = False
                                     break
+                            if sharing and good:
+                                passes(
+                                    new_shared, new_maker, alive[j], origin[:reading], far, own, tier,
+                                    p + shortest(live[j], alive[j], place, paths[free_units]),
+                                )  # fmt: skip
                             if not good or (not last and not begins[j] and earliest + behind + y >= below):
                                 continue
                             if not last and waiting(
@@ -335,8 +394,8 @@ def extended(
                                     first[j], end, buckets, bucket_count, maker, new_maker, alive[j], ports, nodes
                                 )
                                 beaten, seen = thinned(
-                                    buckets[bucket], after, made, slack, rest, ends, new_made, new_slack, new_rest, y,
-                                    alive[j], times,
+                                    buckets[bucket], after, made, slack, rest, shared, ends, new_made, new_slack,
+                                    new_rest, new_shared, y, alive[j], times,
                                 )  # fmt: skip
                                 looked += seen
                             if beaten:
@@ -347,10 +406,10 @@ def extended(
                                 rows = 2 * count
                                 numbers, took, ends = wider(numbers, rows), wider(took, rows), wider(ends, rows)
                                 made, slack, after = wider(made, rows), wider(slack, rows), wider(after, rows)
-                                maker, rest = wider(maker, rows), wider(rest, rows)
+                                maker, rest, shared = wider(maker, rows), wider(rest, rows), wider(shared, rows)
                             numbers[count] = label, j, end, shape
                             made[count], slack[count] = new_made, new_slack
-                            maker[count], rest[count] = new_maker, new_rest
+                            maker[count], rest[count], shared[count] = new_maker, new_rest, new_shared
                             took[count], ends[count] = max(took[label], e + c * p), y
                             count += 1
                             if last:

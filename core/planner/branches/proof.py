@@ -5,8 +5,9 @@ Stages in an order without an edge back are the differences of a chain of downwa
 that is made (E), how long a path may still lie behind its maker so that the maker's own turns end in time (T), and how
 many stages (so that what the maker holds in flight fits; more than there are where it has a longer warm-up of its own).
 Of two labels with the same set and units one that is no better in anything is dropped; what can't end under the limit
-any more is, too (``resting``). All of the sharper formula (``formula``) is kept but a part of what passes ports. A
-stage takes no less than its blocks in their fastest options, nor, where these don't fit, than in the fastest that do
+any more is, too (``resting``). All of the sharper formula (``formula``) is kept but a part of what passes ports: what
+several stages read from one only where it is asked (``sharing``), and of these not which has the longest path. A stage
+takes no less than its blocks in their fastest options, nor, where these don't fit, than in the fastest that do
 (``fitting``) or Lagrange's bound of them (``joint.rows``).
 
 Where no label is left, no stages take less than the limit: a proof. A label with all blocks is a candidate, which the
@@ -86,12 +87,14 @@ class Proof:
         self._of_depth: dict[int, tuple[NDArray[np.bool_], Array]] = {}
 
     def find(
-        self, depths: tuple[int, ...], below: float, most: int, grid: float, sync: tuple[float, float] = (-1.0, inf)
-    ) -> tuple[int, list[Candidate], int]:
+        self, depths: tuple[int, ...], below: float, most: int, grid: float, sync: tuple[float, float] = (-1.0, inf),
+        sharing: bool = False,
+    ) -> tuple[int, list[Candidate], int]:  # fmt: skip
         """How it ends (``labels``), what was found, and the work that it was; ``most``: labels.
 
         Of several ``depths`` together stages hold what the least asks, and are as fast as the most lets them be.
-        ``sync``: what the step's end takes, more than the first and up to the second.
+        ``sync``: what the step's end takes, more than the first and up to the second. ``sharing``: whether what all
+        readers of a stage take through its ports is kept, too.
 
         Times are rounded to so much of the limit, to the side on which a proof stays one: a coarse ``grid`` makes more
         labels alike, and candidates of stages that take more.
@@ -108,7 +111,7 @@ class Proof:
             self.sets.ideals.masks, *self._sums, *self._of_depth[min(depths)], prices.base_bytes, prices.base_sync,
             table.room, table.units.astype(np.int64), table.prices_of.astype(np.int64), table.port.astype(np.int64),
             self._nodes, live, alive, self.sets.begins, self.sets.readers, *self._moved,
-            *self._ahead, max(self.least_sync, sync[0]), sync[1], sync[0], held, ahead, *self._kept, below,
+            *self._ahead, max(self.least_sync, sync[0]), sync[1], sync[0], held, ahead, *self._kept, sharing, below,
             table.micro_batches, below * grid, most,
         )  # fmt: skip
         candidates: dict[object, Candidate] = {}
@@ -139,13 +142,12 @@ class Proof:
 
     @cached_property
     def _sums(self) -> tuple[Array, ...]:
-        """[V, sets] each: seconds of a micro-batch, and the least of its forward and of its backward turn and of its
-        sync."""
+        """[V, sets] each: seconds of a micro-batch, the least of its forward and of its backward turn, the most of its
+        forward turn, and the least of its sync."""
         prices = self.table.prices
-        return tuple(
-            self._summed(each)
-            for each in (self.least, *(self._least(one) for one in (prices.forward, prices.backward, prices.sync)))
-        )
+        forward, backward, sync = (self._least(one) for one in (prices.forward, prices.backward, prices.sync))
+        most = np.where(self.real, prices.forward, 0.0).max(axis=2) * (1 + 1e-9)
+        return tuple(self._summed(each) for each in (self.least, forward, backward, most, sync))
 
     def _tight(self, held: NDArray[np.int64]) -> tuple[NDArray[np.bool_], Array]:
         """By the stages behind a stage, with so many micro-batches in flight: [V, H], whether all blocks in their

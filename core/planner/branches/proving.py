@@ -26,6 +26,8 @@ OPEN, STEP = 5e-3, 2e-3
 LEVELS = ((4_096, 1e-2), (16_384, 3e-3), (65_536, 1e-3), (262_144, 1e-3), (1_048_576, 1e-3), (2_097_152, 3e-4))
 # Where the labels run out, a limit half-way to the bound is tried, until they are so close, and so often.
 CLOSE, TRIES = 0.02, 2
+# Parts of what the step's end takes that are asked for before what all readers take of a port is.
+NARROW = 0.05
 # Candidates on a coarser grid may be none on a finer one.
 FINE = 1e-3
 # The work of a search that ends at once; sets of all tables that are kept.
@@ -46,6 +48,7 @@ class _Task:
     micro_batches: int
     depths: tuple[int, ...]
     sync: tuple[float, float] = (-1.0, inf)
+    sharing: bool = False
     level: int = 0
     failed: float = inf
     tries: int = 0
@@ -84,7 +87,7 @@ class Prover:
             return False
         most, grid = LEVELS[task.level]
         limit = self.limit if task.failed > self.limit else (task.bound + task.failed) / 2
-        outcome, candidates, work = self._proof(task).find(task.depths, limit, most, grid, task.sync)
+        outcome, candidates, work = self._proof(task).find(task.depths, limit, most, grid, task.sync, task.sharing)
         self.work -= work + BEGIN
         if outcome == NONE:
             task.bound = limit
@@ -107,19 +110,20 @@ class Prover:
         return True
 
     def _split(self, task: _Task) -> bool:
-        """Asks for each depth by itself, then for parts of what the step's end may take: where a candidate isn't as
-        good as its labels say, these may have been too hopeful of both."""
+        """Asks for each depth by itself, then for parts of what the step's end may take, then with what all readers
+        take of a port, then for smaller parts: where a candidate isn't as good as its labels say, these may have been
+        too hopeful of each."""
+        proof, fresh = self._proof(task), replace(task, failed=inf, tries=0)
+        least, most = max(task.sync[0], proof.least_sync), min(task.sync[1], proof.most_sync, self.limit)
         if len(task.depths) > 1:
-            parts = [replace(task, depths=(depth,), failed=inf, tries=0) for depth in task.depths]
-        else:
-            proof = self._proof(task)
-            least, most = max(task.sync[0], proof.least_sync), min(task.sync[1], proof.most_sync, self.limit)
-            if most - least < STEP * self.limit:
-                return False
+            parts = [replace(fresh, depths=(depth,)) for depth in task.depths]
+        elif most - least >= (STEP if task.sharing else NARROW) * self.limit:
             half = (least + most) / 2
-            parts = [
-                replace(task, sync=sync, failed=inf, tries=0) for sync in ((task.sync[0], half), (half, task.sync[1]))
-            ]
+            parts = [replace(fresh, sync=sync) for sync in ((task.sync[0], half), (half, task.sync[1]))]
+        elif not task.sharing:
+            parts = [replace(fresh, sharing=True)]
+        else:
+            return False
         self.tasks.remove(task)
         self.tasks += parts
         return True

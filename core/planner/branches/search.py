@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import islice
 from math import inf
 
 from partita.cost.alike import alike
@@ -45,6 +46,8 @@ STEP = 2e-3
 # Answers that a climb begins with, the first of them one for each warm-up; chains among them, that take up to so many
 # times the best chain's seconds.
 CLIMBS, IN_ALL, CHAINS, WITHIN = 8, 3, 4, 1.1
+# Tables that are looked through for some that don't mix forms.
+MANY = 40
 # Answers at their end whose stages may get longer warm-ups of their own.
 RAISED = 8
 # A proof goes through so many sets of blocks at most, and does so much work; for each so much of it one candidate is
@@ -147,7 +150,8 @@ class GraphSearch:
     def _climbed(self) -> dict[Places, tuple[float, _Table]]:
         """What climbs from the best answers end with, and what lies beside these."""
         climbed: dict[Places, tuple[float, _Table]] = {}
-        for number, (_, own, tables, places) in enumerate(sorted(self.found, key=lambda one: one[0])[:CLIMBS]):
+        starts = sorted(self.found, key=lambda one: one[0])[:CLIMBS]
+        for number, (_, own, tables, places) in enumerate(starts):
             for table in tables if number < IN_ALL else (own,):
                 for seconds, at in self._near(table, places):
                     # A longer warm-up that wins nothing holds more.
@@ -155,6 +159,11 @@ class GraphSearch:
                         climbed[at] = seconds, table
         for at, (_, table) in heapq.nsmallest(RAISED, climbed.items(), key=lambda one: one[1][0]):
             climbed[at] = table.raised(at), table
+        # A climb may lead away from what is better with warm-ups of its own.
+        for _, _, tables, places in starts[:1]:
+            for table in tables:
+                if (seconds := table.raised(places)) < climbed.get(places, (inf,))[0] * (1 - TIE):
+                    climbed[places] = seconds, table
         return climbed
 
     def _near(self, table: _Table, places: Places) -> list[tuple[float, Places]]:
@@ -312,8 +321,11 @@ def branched(solved: Solved, below: float, most: int, others: Sequence[Solved] =
     searches = []
     for one in (solved, *others):
         search = GraphSearch(one.engine, (_start(one.best),), deadline)
-        if search.by_branch:
-            search.starts = [_start(each) for each in (one.best, *one.engine.others(one.best, WITHIN, CHAINS))]
+        if any(one.best.family.shapes[stage.shape].mixed for stage in one.best.found.stages):
+            # Stages of a graph mix no forms.
+            search.starts = list(map(_start, islice(one.engine.others(one.best, inf, MANY), CHAINS)))
+        elif search.by_branch:
+            search.starts = list(map(_start, (one.best, *one.engine.others(one.best, WITHIN, CHAINS))))
         searches.append(search)
     if not any(search.by_branch for search in searches):
         searches += _alone(pricing, deadline)

@@ -198,7 +198,7 @@ class Ways:
             side.constants["temporary"] * ratio, kept, side.constants["running"] * ratio, side.constants["trained"],
             side.constants["frozen"], self.per.parameters, self.zero, trains, back=full,
         )  # fmt: skip
-        entering = self.crossing.forward[:-1].of((ratio / side.constants["pieces"])[:, of])
+        entering = self.crossing.entering.of((ratio / side.constants["pieces"])[:, of])
         return {
             "forward": made.forward[:, of], "backward": made.backward[:, of], "temporary": temporary[:, of],
             "held": held_bytes(kept[:, of], entering, trains[:, of], full), "sync": side.sync[:, of],

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 
+import numpy as np
 import pytest
 
+from partita.cost.alike import alike
 from partita.graph.edges import block_edges
 from partita.plan import load_plan, save_plan
 from partita.planner.branches.orders import listed, orders
 from partita.planner.branches.search import branched, relisted
 from partita.planner.branches.traffic import block_pairs
 from partita.planner.joint.plan import solve
+from partita.planner.joint.price import Pricing
 from partita.ranking import ranked
 from partita.simulate.predict import predicted
 from tests.planner.branches.beside_chains import SAME, outcome
@@ -27,8 +30,9 @@ SEEDS, MORE = (2,), (20, 22, *FASTER_ONCE)
 
 # Models of up to five blocks; of these LISTED answers are runs of some list that the search climbs along.
 LISTED, OTHERS, FAST = (0, 2, 4, 5, 6, 7, 21), (3, 12, 14, 17), (3,)
-# By how much of it the bound is under the best of all stages at most: ports that several stages share aren't all in it.
-LOOSE = 0.03
+# By how much the bound is under the best of all stages: what it leaves open, and of one more, where a port is shared by
+# stages of which one has the longer path when the other is placed.
+OPEN, LOOSER = 0.005, {0: 0.03}
 
 
 def small(seed: int):
@@ -68,7 +72,7 @@ def test_no_stages_take_less_than_the_bound(seed):
 @pytest.mark.slow
 def test_stages_get_warm_ups_of_their_own_where_memory_leaves_some_room(tmp_path):
     """The step is shorter than with any depth of all stages that fits, and the plan keeps them."""
-    problem = drawn(20)
+    problem = drawn(37)
     plan = ranked(solve(problem))
     depths = plan.order.arguments["depth"]
     assert len(depths) == len(plan.stages)
@@ -83,7 +87,7 @@ def test_stages_get_warm_ups_of_their_own_where_memory_leaves_some_room(tmp_path
         if max(found.predicted.peak_bytes.values()) <= problem.memory_bytes:
             took.append(found.predicted.step_seconds)
     assert len(took) == 2
-    assert min(took) > 1.03 * plan.predicted.step_seconds
+    assert min(took) > 1.02 * plan.predicted.step_seconds
 
 
 @pytest.mark.parametrize(
@@ -93,7 +97,7 @@ def test_stages_get_warm_ups_of_their_own_where_memory_leaves_some_room(tmp_path
 def test_no_stages_of_a_small_model_are_better_nor_under_the_bound(seed):
     answer, bound = over_optimum(seed, 5)
     assert answer == pytest.approx(1, rel=1e-9)
-    assert 1 - LOOSE < bound < 1 + 1e-9
+    assert 1 - LOOSER.get(seed, OPEN) - 1e-9 <= bound < 1 + 1e-9
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -108,6 +112,23 @@ def test_orders_are_topological_and_each_comes_once(seed):
         assert place.keys() == {block.name for block in graph.blocks}
         assert all(place[maker] < place[reader] for maker, reader in block_edges(graph))
         assert [op.block for op in again.ops] == sorted((op.block for op in again.ops), key=place.__getitem__)
+
+
+@pytest.mark.parametrize("seed", [2, 9, 33])
+def test_blocks_cost_the_same_however_they_are_listed(seed):
+    """So do those that are computed again: of what they read, not of what crosses where they stand in the list."""
+    problem = drawn(seed)
+    (first, *others), found = orders(len(problem.graph.blocks), block_pairs(problem.graph)), {}
+    assert others
+    for one in (first, *others):
+        graph = listed(problem.graph, one)
+        pricing = Pricing(replace(problem, graph=graph), alike(graph))
+        for family in pricing.families:
+            prices = pricing.prices(family, 4)
+            for name in ("forward", "backward", "fixed_bytes", "held_bytes", "temporary_bytes", "sync"):
+                values = getattr(prices, name)[:, np.argsort(one)]
+                expected = found.setdefault((family.unit, family.shapes, family.options, name), values)
+                np.testing.assert_allclose(values, expected, rtol=1e-12)
 
 
 def test_a_chain_has_one_order_and_the_letter_n_several():

@@ -68,8 +68,10 @@ def test_candidates_are_stages_and_none_is_under_the_bound(seed):
         if least > 1.2 * found.best.seconds:
             break
         proof = Proof(sets, family, count)
-        outcome, none, _ = proof.find((0, 1, 2), found.searched.bound_seconds * (1 - 1e-9), 100_000, 1e-4)
-        assert (outcome, none) == (NONE, [])
+        for depth in (0, 1, 2):
+            limit = found.searched.bound_seconds * (1 - 1e-9)
+            outcome, none, _ = proof.find((depth,), limit, 100_000, 1e-4, sharing=True)
+            assert (outcome, none) == (NONE, [])
         _, candidates, _ = proof.find((0,), 1.2 * found.best.seconds, 100_000, 1e-4)
         assert len({candidate.stages for candidate in candidates}) == len(candidates)
         for candidate in candidates:
