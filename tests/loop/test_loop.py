@@ -16,10 +16,10 @@ ACCUMULATION = {"gradient_accumulation_steps": 3}
 # Where a model is divided no parameter of a stage may be left to train; how an optimizer is given matters to who takes
 # it apart: each of copies, ZeRO, stages and pieces meets both; recomputation repeats what ranks say to one another.
 SETTINGS = {
-    "frozen": ("zero2", "zero3", "pp2", "pp2 tp2"),
-    "generator": ("dp2", "zero3", "pp2", "pp2 tp2"),
-    "json groups": ("zero2", "pp2", "tp2", "pp2 dp2"),
-    "recomputed": ("zero2", "zero3", "pp2", "pp2 tp2"),
+    "frozen": ("zero2", "zero3", "pp2 tp2"),
+    "generator": ("dp2", "zero3", "pp2 tp2"),
+    "json groups": ("zero2", "tp2", "pp2 dp2"),
+    "recomputed": ("zero3", "pp2 tp2"),
 }
 
 

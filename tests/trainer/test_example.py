@@ -23,10 +23,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "docs" / "examples" / "trainer"
 LAUNCH = ROOT / "tests" / "loop" / "without_shm.py"
-# One of copies, one of stages, one on four ranks: what the Trainer can do under each is asked of test_trainer.
+# One of stages, one on four ranks: what the Trainer can do under each, and ZeRO's stages, are asked of test_trainer.
 PLANS: dict[str, tuple[int, dict[str, Any], str]] = {
     "as it stands": (2, {}, ""),
-    "zero3": (2, {"zero_optimization": {"stage": 3}}, "pp=1, tp=1, dp=2, ZeRO 3"),
     "pp2": (2, {"partita": {"fix": {"pp": 2}}}, "pp=2, tp=1, dp=1"),
     "pp2 tp2": (4, {"partita": {"fix": {"pp": 2, "tp": 2}}}, "pp=2, tp=2, dp=1"),
 }
