@@ -187,10 +187,11 @@ def test_where_partitas_own_needs_are_missing(package: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("first", "variables", "wrapped"),
     [
-        ("import torch", {}, True), ("import deepspeed", {}, True), ("from deepspeed import initialize", {}, True),
+        ("import torch", {}, True),
+        ("from deepspeed import initialize", {}, True),
         ("import torch", {"PARTITA_NOTICE": "off"}, False),
     ],
-)  # fmt: skip
+)
 def test_the_real_ones(first: str, variables: dict[str, str], wrapped: bool) -> None:
     pytest.importorskip("deepspeed")
     code = (
