@@ -89,14 +89,15 @@ def gathered(bucket, buckets, after):
 def thinned(
     bucket, after, made, slack, rest, shared, ends, new_made, new_slack, new_rest, new_shared, y, alive, times,
 ):  # fmt: skip
-    """Whether a label of a list is as good as the new one in everything, and at how many was looked; those to which the
-    new one is so are taken out."""
-    seen, other, prior = 0, bucket[FIRST], -1
+    """Whether a label of a list is as good as the new one in everything, how many there are else, and the one that is
+    most like it; those to which the new one is as good are taken out."""
+    count, other, prior = 0, bucket[FIRST], -1
+    nearest, least = -1, np.inf
     while other >= 0:
-        seen += 1
         better, worse = ends[other] <= y, ends[other] >= y
         # What comes once a step leaves less to those behind.
         over = abs(ends[other] - y) / times
+        apart = over
         for at in range(alive):
             better = better and made[other, at] <= new_made[at] and slack[other, at] - over >= new_slack[at]
             better = better and rest[other, at] >= new_rest[at]
@@ -105,18 +106,34 @@ def thinned(
             for one in range(shared.shape[2]):
                 better = better and shared[other, at, one] <= new_shared[at, one]
                 worse = worse and shared[other, at, one] >= new_shared[at, one]
-            if not better and not worse:
+            apart += abs(made[other, at] - new_made[at]) + abs(slack[other, at] - new_slack[at])
+            if not better and not worse and apart >= least:
                 break
         if better:
-            return True, seen
+            return True, count, other
         if not worse:
+            count += 1
+            if apart < least:
+                nearest, least = other, apart
             prior = other
         elif prior < 0:
             bucket[FIRST] = after[other]
         else:
             after[prior] = after[other]
         other = after[other]
-    return False, seen
+    return False, count, nearest
+
+
+@compiled
+def joined(made, slack, rest, shared, ends, label, new_made, new_slack, new_rest, new_shared, y, alive, times):
+    """Makes a label as good as itself and the new one: what it doesn't reach, neither does."""
+    low = min(ends[label], y)
+    for at in range(alive):
+        made[at], rest[at] = min(made[at], new_made[at]), max(rest[at], new_rest[at])
+        slack[at] = max(slack[at] + (ends[label] - low) / times, new_slack[at] + (y - low) / times)
+        for one in range(shared.shape[1]):
+            shared[at, one] = min(shared[at, one], new_shared[at, one])
+    ends[label] = low
 
 
 @compiled
@@ -176,10 +193,11 @@ def extended(
     masks, seconds, forward, backward, most_forward, sync, tight, slopes, base_bytes, base_sync, room, units,
     prices_of, ports, nodes, live, alive, begins, readers, downs, ups, latency, directions, work, each_work,
     below_values, remaining, tails, paths, least_sync, most_sync, above, held, ahead, options, keys, values, sharing,
-    below, c, grid, most,
+    joining, below, c, grid, most, most_work,
 ):  # fmt: skip
     """Goes from label to label, until ``WANTED`` have all blocks or none is left: how it ends, those labels and their
-    seconds, the labels' columns [labels, 4], and how much work it was."""
+    seconds, the labels' columns [labels, 4], and how much work it was. ``joining``: so many
+    labels of the same set and units, none: all."""
     sets, all_units, all_shapes = masks.shape[0], prices_of.shape[1], units.shape[0]
     width = live.shape[1]
     numbers = np.full((1024, 4), -1, np.int64)
@@ -198,13 +216,20 @@ def extended(
     first[0, 0] = 0
     # What comes once a step leaves less to those behind: at least so much, as their path counts so many times at most.
     times = 1 if c <= 2 else max(2, (c - 1) // 2 + 1)
+    # Of joined labels it isn't known which stage makes a value: it is one beyond all shapes, near all, with the best
+    # port. What two stages send may pass unlike ports of a reader then, where there are several nodes.
+    unknown, all_nodes = all_shapes * all_units, 0
+    for shape in range(all_shapes):
+        for q in range(all_units):
+            all_nodes |= nodes[shape, q]
+    together = joining == 0 or all_nodes & (all_nodes - 1) == 0
     count, looked = 1, 0
     whole, whole_seconds, wholes = np.zeros(WANTED, np.int64), np.zeros(WANTED), 0
     place = np.full(readers.shape[0], -1, np.int64)
     # Of a set the larger ones, and which of its live values a stage between reads; of a shape those that may be, with
     # what such a stage takes.
     larger, read, chosen = np.zeros(sets, np.int64), np.zeros(sets, np.int64), np.zeros(sets, np.int64)
-    least_of, sync_of, behind_of = np.zeros(sets), np.zeros(sets), np.zeros(sets)
+    least_of, work_of, sync_of, behind_of = np.zeros(sets), np.zeros(sets), np.zeros(sets), np.zeros(sets)
     p_of = np.zeros((sets, held.shape[0]))
     ready, given, back, budget = np.zeros(width), np.zeros(width), np.zeros(width), np.zeros(width)
     far, origin, slot = np.zeros(width, np.int64), np.zeros(width, np.int64), np.zeros(width, np.int64)
@@ -218,28 +243,35 @@ def extended(
             place[live[i, at]] = at
         several = 0
         for j in range(i + 1, sets):
-            if not within(masks[i], masks[j]):
-                continue
-            larger[several] = j
-            read[several] = 0
+            if within(masks[i], masks[j]):
+                larger[several] = j
+                several += 1
+        # The least work first.
+        larger[:several] = larger[:several][np.argsort(work[larger[:several]], kind="mergesort")]
+        for at_j in range(several):
+            read[at_j] = 0
             for at in range(alive[i]):
-                if meets(readers[live[i, at]], masks[i], masks[j]):
-                    read[several] |= 1 << at
-            several += 1
-        looked += (sets - i) // 4
+                if meets(readers[live[i, at]], masks[i], masks[larger[at_j]]):
+                    read[at_j] |= 1 << at
+        looked += (sets - i + several) // 4
         for q in range(all_units):
             here = gathered(first[i, q], buckets, after)
             if here.shape[0] == 0:
                 continue
+            if looked > most_work:
+                return STOPPED, whole[:wholes], whole_seconds[:wholes], numbers[:count], looked
             for shape in range(all_shapes):
                 v, end = prices_of[shape, q], q + units[shape]
                 if v < 0 or end > all_units:
                     continue
                 # The last stage takes all that is left of both, and no other does.
                 last, free_units = end == all_units, all_units - end
-                count_of = 0
+                count_of, per = 0, c / units[shape] * (1 - 1e-9)
                 for at_j in range(several - 1 if last else 0, several if last else several - 1):
                     j = larger[at_j]
+                    work_of[count_of] = per * (work[j] - work[i])
+                    if work_of[count_of] + least_sync >= below:
+                        break
                     least_of[count_of] = seconds[v, j] - seconds[v, i]
                     sync_of[count_of] = base_sync[v] + sync[v, j] - sync[v, i]
                     behind_of[count_of] = 0.0 if last else c * (work[sets - 1] - work[j]) / free_units
@@ -250,10 +282,16 @@ def extended(
                 looked += several // 32
                 free = room - base_bytes[v]
                 for label in here:
+                    # Where nothing begins by itself, all does after some live value.
+                    soonest = 0.0
+                    if not begins[i] and alive[i] > 0:
+                        soonest = made[label, : alive[i]].min()
                     for at_of in range(count_of):
+                        if soonest + work_of[at_of] + ends[label] >= below:
+                            break
                         j, least = larger[chosen[at_of]], least_of[at_of]
                         y, behind = max(ends[label], sync_of[at_of]), behind_of[at_of]
-                        if max(c * least, behind) + y >= below or (last and y <= above):
+                        if soonest + max(c * least, behind) + y >= below or (last and y <= above):
                             continue
                         # Before the port is looked at: most go no further.
                         later, e, left, bits = (y - ends[label]) / times, 0.0, np.inf, read[chosen[at_of]]
@@ -282,8 +320,8 @@ def extended(
                             for one in range(reading):
                                 known = known or origin[one] == source
                             if not known:
-                                down += latency[crosses]
-                                up += latency[crosses] * (directions[value] - 1)
+                                wait = latency.min() if joining > 0 and not crosses else latency[crosses]
+                                down, up = down + wait, up + wait * (directions[value] - 1)
                             to = reading
                             while to > 0 and ready[to - 1] > made[label, at]:
                                 ready[to], given[to], back[to] = ready[to - 1], given[to - 1], back[to - 1]
@@ -300,9 +338,9 @@ def extended(
                             e = max(e, ready[one]) + given[one] + back[one]
                             down = up = own_down = own_up = 0.0
                             for other in range(reading):
-                                if far[other] == far[one]:
+                                if far[other] == far[one] and (other == one or together or far[one]):
                                     down, up = down + given[other], up + back[other]
-                                if origin[other] == origin[one]:
+                                if origin[other] == origin[one] and (other == one or joining == 0):
                                     own_down, own_up = own_down + given[other], own_up + back[other]
                             # All turns pass this stage's port, and that of each that it reads from.
                             busy = max(busy, (c - 1) * max(down, up))
@@ -359,7 +397,8 @@ def extended(
                                 else:
                                     new_made[at] = np.floor((e + p) / grid) * grid
                                     new_slack[at] = np.ceil(t / grid) * grid
-                                    new_maker[at], new_rest[at] = shape * all_units + q, h
+                                    new_maker[at] = unknown if joining > 0 else shape * all_units + q
+                                    new_rest[at] = h
                                 if sharing:
                                     if old >= 0:
                                         new_shared[at] = shared[label, old]
@@ -386,18 +425,26 @@ def extended(
                             first_read = 0.0 if last or begins[j] else earliest
                             if first_read + remaining[j, free_units] + y >= below:
                                 continue
-                            beaten = False
+                            beaten, whole_took = False, max(took[label], e + c * p)
                             if not last:
                                 if bucket_count == buckets.shape[0]:
                                     buckets = wider(buckets, 2 * bucket_count)
                                 bucket, bucket_count = bucket_of(
                                     first[j], end, buckets, bucket_count, maker, new_maker, alive[j], ports, nodes
                                 )
-                                beaten, seen = thinned(
+                                beaten, seen, one = thinned(
                                     buckets[bucket], after, made, slack, rest, shared, ends, new_made, new_slack,
                                     new_rest, new_shared, y, alive[j], times,
                                 )  # fmt: skip
                                 looked += seen
+                                if not beaten and 0 < joining <= seen:
+                                    beaten = True
+                                    if whole_took + y < took[one] + ends[one]:
+                                        numbers[one], took[one] = (label, j, end, shape), whole_took
+                                    joined(
+                                        made[one], slack[one], rest[one], shared[one], ends, one, new_made, new_slack,
+                                        new_rest, new_shared, y, alive[j], times,
+                                    )  # fmt: skip
                             if beaten:
                                 continue
                             if count == took.shape[0]:
@@ -410,7 +457,7 @@ def extended(
                             numbers[count] = label, j, end, shape
                             made[count], slack[count] = new_made, new_slack
                             maker[count], rest[count], shared[count] = new_maker, new_rest, new_shared
-                            took[count], ends[count] = max(took[label], e + c * p), y
+                            took[count], ends[count] = whole_took, y
                             count += 1
                             if last:
                                 whole[wholes], whole_seconds[wholes] = count - 1, took[count - 1] + y

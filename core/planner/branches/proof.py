@@ -87,18 +87,19 @@ class Proof:
         self._of_depth: dict[int, tuple[NDArray[np.bool_], Array]] = {}
 
     def find(
-        self, depths: tuple[int, ...], below: float, most: int, grid: float, sync: tuple[float, float] = (-1.0, inf),
-        sharing: bool = False,
+        self, depths: tuple[int, ...], below: float, most: int, grid: float, joining: int = 0,
+        sync: tuple[float, float] = (-1.0, inf), sharing: bool = False, work: int = 1 << 60,
     ) -> tuple[int, list[Candidate], int]:  # fmt: skip
-        """How it ends (``labels``), what was found, and the work that it was; ``most``: labels.
+        """How it ends (``labels``), what was found, and the work that it was; ``most``: labels, ``work``: work.
 
         Of several ``depths`` together stages hold what the least asks, and are as fast as the most lets them be.
         ``sync``: what the step's end takes, more than the first and up to the second. ``sharing``: whether what all
-        readers of a stage take through its ports is kept, too.
+        readers of a stage take through its ports is kept, too, which goes with no ``joining``.
 
         Times are rounded to so much of the limit, to the side on which a proof stays one: a coarse ``grid`` makes more
         labels alike, and candidates of stages that take more.
         """
+        assert not (sharing and joining)
         table, prices, (live, alive) = self.table, self.table.prices, self.sets.live
         least, ahead = (
             np.array([table.ahead(h) + depth * h for h in range(self.deep)], np.int64)
@@ -109,10 +110,10 @@ class Proof:
             self._of_depth[min(depths)] = self._tight(held)
         outcome, found, seconds, numbers, work = extended(
             self.sets.ideals.masks, *self._sums, *self._of_depth[min(depths)], prices.base_bytes, prices.base_sync,
-            table.room, table.units.astype(np.int64), table.prices_of.astype(np.int64), table.port.astype(np.int64),
-            self._nodes, live, alive, self.sets.begins, self.sets.readers, *self._moved,
-            *self._ahead, max(self.least_sync, sync[0]), sync[1], sync[0], held, ahead, *self._kept, sharing, below,
-            table.micro_batches, below * grid, most,
+            table.room, table.units.astype(np.int64), table.prices_of.astype(np.int64), self._ports, self._nodes, live,
+            alive, self.sets.begins, self.sets.readers, *self._moved, *self._ahead, max(self.least_sync, sync[0]),
+            sync[1], sync[0], held, ahead, *self._kept, sharing, joining, below, table.micro_batches, below * grid,
+            most, work,
         )  # fmt: skip
         candidates: dict[object, Candidate] = {}
         for end in sorted(zip(seconds.tolist(), found.tolist(), strict=True)):
@@ -178,24 +179,31 @@ class Proof:
 
     @cached_property
     def _nodes(self) -> NDArray[np.int64]:
-        """[K, U]: the nodes of a stage as bits."""
-        nodes = np.zeros(self.table.prices_of.shape, np.int64)
+        """[K + 1, U]: the nodes of a stage as bits; none of one that isn't known."""
+        shapes, units = self.table.prices_of.shape
+        nodes = np.zeros((shapes + 1, units), np.int64)
         for shape, unit in np.argwhere(self.table.prices_of >= 0).tolist():
             for node in self._traffic.nodes(unit, shape):
                 nodes[shape, unit] |= 1 << node
         return nodes
 
     @cached_property
+    def _ports(self) -> NDArray[np.int64]:
+        """[K + 1]: the port of each shape, and that of a stage that isn't known."""
+        return np.append(self.table.port, len(self.family.ports)).astype(np.int64)
+
+    @cached_property
     def _moved(self) -> tuple[Array, Array, Array, NDArray[np.int64]]:
-        """[2, values, P, P] each: seconds of a value and of its gradient between ports, inside a node and between
-        nodes; [2]: the latency of a message; and [values]: how many messages there are, with the gradient's."""
+        """[2, values, P + 1, P] each: seconds of a value and of its gradient between ports, inside a node and between
+        nodes, at last from wherever that is the fastest; [2]: the latency of a message; and [values]: how many messages
+        there are, with the gradient's."""
         share, times = shares(self.family.ports)
         ratio = self._traffic.samples / self.sets.pricing.problem.graph.samples
         latency, per_byte = self._traffic.links
         down = [value.forward.of(ratio * share, times) for value in self.sets.values]
         up = [value.backward.of(ratio * share.T, times.T) for value in self.sets.values]
         sizes = np.array([down, up]).reshape(2, len(down), *share.shape)
-        downs, ups = (per_byte[:, None, None, None] * size for size in sizes)
+        downs, ups = (_from_any(per_byte[:, None, None, None] * size) for size in sizes)
         messages = [1 + (value.backward.growing + value.backward.shared > 0) for value in self.sets.values]
         return downs, ups, latency, np.array(messages, np.int64)
 
@@ -262,3 +270,10 @@ class Proof:
             *sets.live, maker_of,
         )  # fmt: skip
         return found
+
+
+def _from_any(seconds: Array) -> Array:
+    """[2, values, P + 1, P] of [2, values, P, P]: with the least from any port to each, be it near or far."""
+    least = seconds.min(axis=2, keepdims=True)
+    least[0] = least.min(axis=0)
+    return np.ascontiguousarray(np.concatenate([seconds, least], axis=2))

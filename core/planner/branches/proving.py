@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import NamedTuple
 
 from partita.planner.branches.labels import FOUND, NONE, STOPPED
 from partita.planner.branches.proof import Candidate, Proof
@@ -19,11 +20,22 @@ from partita.planner.branches.sets import Sets
 from partita.planner.joint.engine import DEPTHS
 from partita.planner.joint.space import Family
 
+
+class Level(NamedTuple):
+    """Labels of a search, the grid of its times, and how many stand for all of a set and units (0: all)."""
+
+    most: int
+    grid: float
+    joining: int = 0
+
+
 # What is left open under the best, and below a candidate.
 OPEN, STEP = 5e-3, 2e-3
-# Labels of a search and the grid of its times, level by level: a coarse one proves in little work what is far above the
-# limit.
-LEVELS = ((4_096, 1e-2), (16_384, 3e-3), (65_536, 1e-3), (262_144, 1e-3), (1_048_576, 1e-3), (2_097_152, 3e-4))
+# A coarse one proves in little work what is far above the limit, and few labels for all of a set nearly all the rest.
+LEVELS = (
+    Level(4_096, 1e-2), Level(2_097_152, 1e-3, 1), Level(2_097_152, 1e-3, 16), Level(16_384, 3e-3), Level(65_536, 1e-3),
+    Level(262_144, 1e-3), Level(1_048_576, 1e-3), Level(2_097_152, 3e-4),
+)  # fmt: skip
 # Where the labels run out, a limit half-way to the bound is tried, until they are so close, and so often.
 CLOSE, TRIES = 0.02, 2
 # Parts of what the step's end takes that are asked for before what all readers take of a port is.
@@ -85,9 +97,11 @@ class Prover:
         """Asks for stages of a table once; whether there was something to ask, and time for it."""
         if task.bound >= self.limit or self.work <= 0 or time.monotonic() > self.deadline:
             return False
-        most, grid = LEVELS[task.level]
+        level = LEVELS[task.level]
         limit = self.limit if task.failed > self.limit else (task.bound + task.failed) / 2
-        outcome, candidates, work = self._proof(task).find(task.depths, limit, most, grid, task.sync, task.sharing)
+        outcome, candidates, work = self._proof(task).find(
+            task.depths, limit, *level, sync=task.sync, sharing=task.sharing, work=self.work
+        )
         self.work -= work + BEGIN
         if outcome == NONE:
             task.bound = limit
@@ -97,15 +111,16 @@ class Prover:
             self.best = min(self.best, self.judge(task.family, task.micro_batches, candidate))
         self.limit = min(self.limit, self.best * (1 - OPEN))
         vain = outcome == FOUND and self.best == best
-        if vain and grid <= FINE and self._split(task):
+        fine = vain and level.grid <= FINE and not level.joining
+        if fine and self._split(task):
             return True
         if vain or outcome == STOPPED:
             task.failed, task.tries = limit, task.tries + 1
-        if vain and grid <= FINE:
+        if fine:
             if task.failed - task.bound < STEP * self.limit:
                 # Labels leave out what keeps a candidate from being as good as they say.
                 task.level = len(LEVELS)
-        elif vain or task.tries == TRIES or task.failed - task.bound < CLOSE * self.limit:
+        elif task.failed - task.bound < CLOSE * self.limit or (not level.joining and (vain or task.tries == TRIES)):
             task.level, task.failed, task.tries = task.level + 1, inf, 0
         return True
 

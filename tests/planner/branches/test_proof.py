@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from math import inf
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.cost.alike import alike
-from partita.planner.branches.labels import NONE, longest_behind
+from partita.planner.branches.labels import FOUND, NONE, longest_behind
 from partita.planner.branches.proof import Proof
 from partita.planner.branches.proving import Prover
 from partita.planner.branches.search import GraphSearch, branched, relisted
@@ -54,6 +55,26 @@ def test_live_values_are_made_inside_and_read_outside(seed):
         assert live[row, : count[row]].tolist() == expected
         makers = {reader for _, reader in sets.pairs}
         assert sets.begins[row] == any(not inside[block] and block not in makers for block in range(len(inside)))
+
+
+@pytest.mark.parametrize("seed", [2, 3, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4, 14))])
+def test_what_few_labels_for_each_set_prove_all_of_them_do(seed):
+    problem = drawn(seed, (5, 9), SMALL)
+    solved = solve(problem)
+    sets = Sets.of(solved.engine.pricing, 1000)
+    whole, said = GraphSearch(Engine(solved.engine.pricing), (), inf), Counter()
+    for _, family, count in whole.tables:
+        proof = Proof(sets, family, count)
+        for times in (0.7, 0.85, 1.0, 1.1):
+            below = times * solved.best.seconds
+            exact = proof.find((0, 1), below, 100_000, 1e-4)[0]
+            for joining in (1, 3):
+                outcome = proof.find((0, 1), below, 100_000, 1e-4, joining)[0]
+                assert outcome in (exact, FOUND)
+                said[exact, outcome] += 1
+    # Seldom is it not as much.
+    assert said[NONE, NONE] > 4 * said[NONE, FOUND]
+    assert said[FOUND, FOUND] > 0
 
 
 @pytest.mark.parametrize("seed", [2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (6, 14, 22))])
