@@ -253,7 +253,7 @@ def extended(
             for at in range(alive[i]):
                 if meets(readers[live[i, at]], masks[i], masks[larger[at_j]]):
                     read[at_j] |= 1 << at
-        looked += (sets - i + several) // 4
+        looked += (sets - i) // 32 + several // 2
         for q in range(all_units):
             here = gathered(first[i, q], buckets, after)
             if here.shape[0] == 0:
