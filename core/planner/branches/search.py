@@ -159,11 +159,12 @@ class GraphSearch:
                         climbed[at] = seconds, table
         for at, (_, table) in heapq.nsmallest(RAISED, climbed.items(), key=lambda one: one[1][0]):
             climbed[at] = table.raised(at), table
-        # A climb may lead away from what is better with warm-ups of its own.
-        for _, _, tables, places in starts[:1]:
+        # A climb may lead away from what is better by some with warm-ups of its own.
+        for seconds, _, tables, places in starts[:1]:
+            best = min([seconds, *(one[0] for one in climbed.values())])
             for table in tables:
-                if (seconds := table.raised(places)) < climbed.get(places, (inf,))[0] * (1 - TIE):
-                    climbed[places] = seconds, table
+                if (took := table.raised(places)) < best * (1 - STEP):
+                    best, climbed[places] = took, (took, table)
         return climbed
 
     def _near(self, table: _Table, places: Places) -> list[tuple[float, Places]]:
