@@ -21,9 +21,8 @@ demo: environment ## plan a small GPT for 4 processes, train it, and compare wit
 # Tests keep what they compile, whatever the shell says: compiling anew costs each worker five seconds.
 test test-fast: export PYTHONDONTWRITEBYTECODE :=
 
-# Two workers, each with ranks of its own; the tests of a file share what is made once for it. tests/conftest.py says
-# which files come first.
-WORKERS := -n 2 --dist loadfile --no-loadscope-reorder
+# Two workers, each with ranks of its own; the tests of a file share what is made once for it.
+WORKERS := -n 2 --dist loadfile
 # Threads of two workers that share the cores wait for one another: half as much processor time again.
 test test-fast: export OMP_NUM_THREADS ?= 1
 

@@ -33,21 +33,6 @@ CAPTURES = "PARTITA_TESTS_CAPTURES"
 gc.set_threshold(100_000)
 
 
-# Files of a minute and more come first: whichever worker has the last one, the other wouldn't have anything to do.
-LONGEST = {
-    ROOT / "tests" / name: place
-    for place, name in enumerate((
-        "failures/test_failing_ranks.py", "loop/test_loop.py", "recipes/test_run.py", "trainer/test_trainer.py",
-        "runtime/test_zero.py", "trainer/test_families.py", "runtime/test_axes.py", "trainer/test_example.py",
-    ))
-}  # fmt: skip
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """By file, so that workers find the same order."""
-    items.sort(key=lambda item: LONGEST.get(item.path, len(LONGEST)))
-
-
 def pytest_collection_finish() -> None:
     """Nor need it be looked through later."""
     gc.freeze()

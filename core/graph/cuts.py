@@ -65,12 +65,6 @@ def block_cuts(graph: Graph, block: str, *, gathered: bool = False) -> tuple[Cut
     ``gathered``: what the model returns is made whole after the block, so that the words of logits that no loss of the
     model reads may be cut too.
     """
-    if (found := graph.found_cuts.get((block, gathered))) is None:
-        found = graph.found_cuts[block, gathered] = _block_cuts(graph, block, gathered)
-    return found
-
-
-def _block_cuts(graph: Graph, block: str, gathered: bool) -> tuple[CutClass, ...]:
     ops = graph.block_ops[block]
     signatures = {op.name: found for op in ops if (found := signature(graph, op)) is not None}
     links, blocked = _links(graph, ops, signatures)

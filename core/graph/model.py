@@ -135,11 +135,6 @@ class Graph:
         return {name: tuple(ops) for name, ops in found.items()}
 
     @cached_property
-    def found_cuts(self) -> dict[tuple[str, bool], Any]:
-        """What ``graph.cuts.block_cuts`` found, by its arguments: planners, prices and lowering ask for it again."""
-        return {}
-
-    @cached_property
     def reached(self) -> frozenset[str]:
         """Parameters and the values made from them; all other tensors are known from the batch and the buffers."""
         found = {tensor.name for tensor in self.tensors if tensor.role == "parameter"}

@@ -36,8 +36,7 @@ PRELOADED = [
 FRAMEWORKS = [
     *(f"transformers.models.{family}.modeling_{family}" for family in ("llama", "bert", "t5", "vit", "swin")),
     "deepspeed", "partita.adapters.deepspeed.front", "accelerate", "transformers.trainer", "tests.ranks.warm",
-    "partita.ranking", "partita.adapters.megatron.modules",
-    "deepspeed.ops.op_builder.all_ops", "deepspeed.module_inject.auto_ep_layer",
+    "partita.ranking", "deepspeed.ops.op_builder.all_ops", "deepspeed.module_inject.auto_ep_layer",
     "deepspeed.runtime.zero.muon.muon_optimizer", "deepspeed.runtime.superoffload.superoffload_stage3",
 ]  # fmt: skip
 
