@@ -63,10 +63,10 @@ def crossing(graph: Graph, item: Callable[[str], int]) -> Crossing:
                     found.growing[cuts] += size.growing
                     found.shared[cuts] += size.shared
                     count[cuts] += 1
-    return Crossing(forward, backward, values, gradients, entering(graph, item))
+    return Crossing(forward, backward, values, gradients, _entering(graph, item))
 
 
-def entering(graph: Graph, item: Callable[[str], int]) -> Amount:
+def _entering(graph: Graph, item: Callable[[str], int]) -> Amount:
     """[n]: what each block reads of others, each value once. It is what a block holds that is computed again."""
     read: dict[str, dict[str, Amount]] = {block.name: {} for block in graph.blocks}
     for (_, reader), names in block_edges(graph).items():

@@ -88,9 +88,10 @@ def gathered(bucket, buckets, after):
 @compiled
 def thinned(
     bucket, after, made, slack, rest, shared, ends, new_made, new_slack, new_rest, new_shared, y, alive, times,
+    joining,
 ):  # fmt: skip
-    """Whether a label of a list is as good as the new one in everything, how many there are else, and the one that is
-    most like it; those to which the new one is as good are taken out."""
+    """Whether a label of a list is as good as the new one in everything, how many there are else, and with ``joining``
+    the one that is most like it; those to which the new one is as good are taken out."""
     count, other, prior = 0, bucket[FIRST], -1
     nearest, least = -1, np.inf
     while other >= 0:
@@ -107,7 +108,7 @@ def thinned(
                 better = better and shared[other, at, one] <= new_shared[at, one]
                 worse = worse and shared[other, at, one] >= new_shared[at, one]
             apart += abs(made[other, at] - new_made[at]) + abs(slack[other, at] - new_slack[at])
-            if not better and not worse and apart >= least:
+            if not better and not worse and (joining == 0 or apart >= least):
                 break
         if better:
             return True, count, other
@@ -196,8 +197,8 @@ def extended(
     joining, below, c, grid, most, most_work,
 ):  # fmt: skip
     """Goes from label to label, until ``WANTED`` have all blocks or none is left: how it ends, those labels and their
-    seconds, the labels' columns [labels, 4], and how much work it was. ``joining``: so many
-    labels of the same set and units, none: all."""
+    seconds, the labels' columns [labels, 4], and how much work it was. ``joining``: so many labels of the same set and
+    units; 0: all."""
     sets, all_units, all_shapes = masks.shape[0], prices_of.shape[1], units.shape[0]
     width = live.shape[1]
     numbers = np.full((1024, 4), -1, np.int64)
@@ -223,6 +224,9 @@ def extended(
         for q in range(all_units):
             all_nodes |= nodes[shape, q]
     together = joining == 0 or all_nodes & (all_nodes - 1) == 0
+    wait = latency.copy()
+    if joining > 0:
+        wait[0] = latency.min()
     count, looked = 1, 0
     whole, whole_seconds, wholes = np.zeros(WANTED, np.int64), np.zeros(WANTED), 0
     place = np.full(readers.shape[0], -1, np.int64)
@@ -320,8 +324,7 @@ def extended(
                             for one in range(reading):
                                 known = known or origin[one] == source
                             if not known:
-                                wait = latency.min() if joining > 0 and not crosses else latency[crosses]
-                                down, up = down + wait, up + wait * (directions[value] - 1)
+                                down, up = down + wait[crosses], up + wait[crosses] * (directions[value] - 1)
                             to = reading
                             while to > 0 and ready[to - 1] > made[label, at]:
                                 ready[to], given[to], back[to] = ready[to - 1], given[to - 1], back[to - 1]
@@ -434,7 +437,7 @@ def extended(
                                 )
                                 beaten, seen, one = thinned(
                                     buckets[bucket], after, made, slack, rest, shared, ends, new_made, new_slack,
-                                    new_rest, new_shared, y, alive[j], times,
+                                    new_rest, new_shared, y, alive[j], times, joining,
                                 )  # fmt: skip
                                 looked += seen
                                 if not beaten and 0 < joining <= seen:

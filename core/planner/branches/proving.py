@@ -98,10 +98,10 @@ class Prover:
         if task.bound >= self.limit or self.work <= 0 or time.monotonic() > self.deadline:
             return False
         level = LEVELS[task.level]
-        limit, failed = self.limit, min(task.failed, self.limit)
-        if failed == task.failed or (level.joining and failed - task.bound > CLOSE * self.limit):
-            # Far below is proven in far less work.
-            limit = (task.bound + failed) / 2
+        limit = self.limit
+        # Far below is proven in far less work.
+        if task.failed <= limit or (level.joining and limit - task.bound > CLOSE * limit):
+            limit = (task.bound + min(task.failed, limit)) / 2
         outcome, candidates, work = self._proof(task).find(
             task.depths, limit, *level, sync=task.sync, sharing=task.sharing, work=self.work
         )
