@@ -72,7 +72,7 @@ def test_no_stages_take_less_than_the_bound(seed):
 @pytest.mark.slow
 def test_stages_get_warm_ups_of_their_own_where_memory_leaves_some_room(tmp_path):
     """The step is shorter than with any depth of all stages that fits, and the plan keeps them."""
-    problem = drawn(37)
+    problem = drawn(0)
     plan = ranked(solve(problem))
     depths = plan.order.arguments["depth"]
     assert len(depths) == len(plan.stages)
@@ -86,8 +86,8 @@ def test_stages_get_warm_ups_of_their_own_where_memory_leaves_some_room(tmp_path
         found = predicted(problem.graph, other, problem.cluster)
         if max(found.predicted.peak_bytes.values()) <= problem.memory_bytes:
             took.append(found.predicted.step_seconds)
-    assert len(took) == 2
-    assert min(took) > 1.02 * plan.predicted.step_seconds
+    assert len(took) == 3
+    assert min(took) > 1.03 * plan.predicted.step_seconds
 
 
 @pytest.mark.parametrize(
